@@ -437,7 +437,7 @@ def staging_branches(n: int, folder: Path, watch: Stopwatch) -> None:
     with watch:
         for number in range(n):
             repo.create_branch(f"branch-{number}", "main").put(b"key", b"value")
-        repo.survey()
+        repo.dropped_tokens()
         _require_done(repo.reclaim())
 
 

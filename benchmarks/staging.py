@@ -20,8 +20,8 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from measure import Figure, alternate, report
 from compactlib.executors import ProcessExecutor
 from compactlib.kv import Address, KVEntry, MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects
-from compactlib.staging import AlwaysPolicy, Branch, CommittedRanges, Repository, StoresForWorkers
+from compactlib.staging import AlwaysPolicy, Branch, CommittedRanges, Repository
 
 BATCH = 500
 LIVE = b"z/live"
@@ -215,17 +215,17 @@ def get_figures(quick: bool) -> list[Figure]:
 # -------------------------------------------------------------------------------------------- writes while compacting
 
 
-def committed_in(folder: str) -> CommittedRanges:
-    return CommittedRanges(LocalObjects(folder))
+@contextmanager
+def stores_in(folder: Path) -> Iterator[tuple[SqliteStore, CommittedRanges]]:
+    with closing(SqliteStore(folder / "writes.sqlite")) as store:
+        yield store, CommittedRanges(LocalObjects(folder / "objects"))
 
 
 def write_figures(folder: Path, quick: bool) -> list[Figure]:
     """The slowest write in a hundred, while another process rewrites, and while none does."""
     count, writes, runs = (30_000, 500, 3) if quick else (200_000, 2_000, 5)
     store = SqliteStore(folder / "writes.sqlite")
-    stores = StoresForWorkers(partial(SqliteStore, folder / "writes.sqlite"),
-                              partial(committed_in, str(folder / "objects")))
-    repo = Repository(store, CommittedRanges(LocalObjects(folder / "objects")), stores=stores,
+    repo = Repository(store, CommittedRanges(LocalObjects(folder / "objects")), stores=partial(stores_in, folder),
                       policy=AlwaysPolicy(window_seconds=0))
     branch = repo.create_branch("main")
     stage(branch, map(key, range(count)), b"1")

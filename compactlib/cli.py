@@ -294,7 +294,7 @@ class _Repository(_Kind):
 
     name = "repository"
     package = "compactlib.staging"
-    policies: ClassVar[Mapping[str, str]] = {"always": "AlwaysPolicy", "tombstone_cost": "TombstoneCostPolicy"}
+    policies: ClassVar[Mapping[str, str]] = {"always": "AlwaysPolicy"}
 
     def __init__(self, path: str, given: argparse.Namespace) -> None:
         from compactlib.kv import SqliteStore
@@ -316,14 +316,16 @@ class _Repository(_Kind):
             return (f"{self.path}: {len(rows):,} repositories; inspect one by --partition NAME",
                     {"path": self.path, "repositories": rows})
         with self.opened() as repository:
-            survey = repository.survey()
-        rows = [{"branch": each.branch, "generation": each.generation, "sealed": each.sealed_tokens,
-                 "compacted_at": _date(each.compaction_started_at), "version": each.version}
-                for each in survey.branches]
-        return (f"{self.path}: {survey.repository or 'repository'}, {len(rows):,} branches, "
-                f"{survey.dropped_tokens:,} dropped tokens",
-                {"path": self.path, "repository": survey.repository, "branches": rows,
-                 "dropped_tokens": survey.dropped_tokens})
+            name, dropped = repository.name, repository.dropped_tokens()
+            rows = [self._row_of(repository, branch) for branch in repository.branches()]
+        return (f"{self.path}: {name}, {len(rows):,} branches, {dropped:,} dropped tokens",
+                {"path": self.path, "repository": name, "branches": rows, "dropped_tokens": dropped})
+
+    def _row_of(self, repository: Any, branch: Any) -> dict[str, Any]:
+        record = branch.record()
+        generation = 0 if record.commit_id is None else repository.commit(record.commit_id).generation
+        return {"branch": branch.name, "generation": generation, "sealed": len(record.sealed_tokens),
+                "compacted_at": _date(record.compaction_started_at), "version": record.version}
 
     def planned(self) -> Any:
         with self.opened() as repository:

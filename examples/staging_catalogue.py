@@ -45,6 +45,7 @@ from compactlib.staging import (
     CompactionSensor,
     PressurePolicy,
     Record,
+    Repository,
     StagingCompactionReport,
     StagingOptions,
     StagingPlan,
@@ -146,9 +147,9 @@ class Catalogue:
         self._ranges = LocalObjects(folder / "ranges")
         self._data = LocalObjects(folder / "data")
         self.sensor = CompactionSensor(PressurePolicy(deletes=50, tombstones_listed=1000))
-        self.worker = StagingWorker(self.sensor, clock=self.clock)
-        self.repository = self.worker.open(self._store, CommittedRanges(self._ranges), name=REPOSITORY,
-                                           options=StagingOptions(owns_ranges=True))
+        self.repository = Repository(self._store, CommittedRanges(self._ranges), name=REPOSITORY, clock=self.clock,
+                                     sensor=self.sensor, options=StagingOptions(owns_ranges=True))
+        self.worker = StagingWorker(self.sensor, [self.repository], clock=self.clock)
 
     def branch(self, name: str, source: str | None = None) -> CatalogueBranch:
         """Return a branch; create it (from `source`, or empty) if it is absent."""
@@ -156,8 +157,8 @@ class Catalogue:
             self.repository.create_branch(name, source)
         return CatalogueBranch(self, self.repository.branch(name))
 
-    def compact_what_is_worth_it(self) -> int:
-        """Run the worker once: compact and reclaim if due; `catalogue.worker.start()` runs it in the background."""
+    def compact_what_is_worth_it(self) -> bool:
+        """Run the worker once, and return whether anything was due; `catalogue.worker.start()` starts its thread."""
         return self.worker.run_pending()
 
     def keep(self, content: bytes) -> str:
@@ -218,7 +219,8 @@ def main() -> None:
         print(trunk.commit("60 raw files and a summary"))
         trunk.rm(*(f"raw/{number:04}.csv" for number in range(59)))
         print(trunk.plan())
-        print(catalogue.compact_what_is_worth_it(), "pieces of work are done:", catalogue.repository.status())
+        catalogue.compact_what_is_worth_it()
+        print("compacted and reclaimed:", catalogue.repository.status())
         print(trunk.ls("raw/"))
         clean = catalogue.branch("clean", "main")
         clean.put("notes.txt", b"cleaned up\n")

@@ -16,7 +16,6 @@ version.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from typing import Any
 
 from compactlib.errors import CorruptData, Unsupported
@@ -31,15 +30,13 @@ class RecordFrame:
         magic: the first bytes of a record; may be empty.
         version: the only version that is written and read; at least 1.
         layout: the version and the fields as a `struct` format with its byte order. Padding (`x`) has to be zeros.
-        damaged: makes the error for damage, from the arguments of `CorruptData`.
 
     Attributes:
         header_bytes: the offset of the body.
         size: the size of a record without a body.
     """
 
-    def __init__(self, name: str, magic: bytes, version: int, layout: str, *,
-                 damaged: Callable[..., CorruptData] = CorruptData) -> None:
+    def __init__(self, name: str, magic: bytes, version: int, layout: str) -> None:
         self._name = name
         self._magic = magic
         self._version = version
@@ -47,7 +44,6 @@ class RecordFrame:
         self._header = struct.Struct(f"{layout[0]}{len(magic)}s{layout[1:]}")
         self._crc = struct.Struct(f"{layout[0]}I")
         self._has_zeros = "x" in layout
-        self._damaged = damaged
         self.header_bytes: int = self._header.size
         self.size: int = self._header.size + self._crc.size
 
@@ -82,12 +78,11 @@ class RecordFrame:
         is_whole = end >= self.header_bytes
         magic, version, *fields = (self._header if is_whole else self._start).unpack_from(data)
         if magic != self._magic:
-            raise self._damaged(path=place, offset=offset, expected=f"magic {self._magic!r}", found=repr(magic))
+            raise CorruptData(path=place, offset=offset, expected=f"magic {self._magic!r}", found=repr(magic))
         (stored,) = self._crc.unpack_from(data, end)
         actual = crc32(memoryview(data)[:end], salt)
         if stored != actual:
-            raise self._damaged(path=place, offset=offset + end, expected=f"CRC {actual:#010x}",
-                                found=f"{stored:#010x}")
+            raise CorruptData(path=place, offset=offset + end, expected=f"CRC {actual:#010x}", found=f"{stored:#010x}")
         if version != self._version and version:
             raise Unsupported(f"{place}: {self._name} version {version}; this release reads {self._version}: "
                               f"{'upgrade' if version > self._version else 'use the release that wrote it'}")
@@ -95,8 +90,8 @@ class RecordFrame:
             raise self._cut(data, place, offset)
         if not version or (self._has_zeros
                            and self._header.pack(magic, version, *fields) != data[:self.header_bytes]):
-            raise self._damaged(path=place, offset=offset + len(magic), expected=f"version {self._version} and zeros",
-                                found=bytes(data[len(magic):self.header_bytes]).hex())
+            raise CorruptData(path=place, offset=offset + len(magic), expected=f"version {self._version} and zeros",
+                              found=bytes(data[len(magic):self.header_bytes]).hex())
         return (*fields, data[self.header_bytes:end])
 
     def decode_header(self, data: bytes | memoryview, place: str, *, offset: int = 0) -> tuple[Any, ...]:
@@ -106,5 +101,5 @@ class RecordFrame:
         return self.decode(data[:self.size], place, offset=offset)[:-1]
 
     def _cut(self, data: bytes | memoryview, place: str, offset: int) -> CorruptData:
-        return self._damaged(path=place, offset=offset + len(data), expected=f"at least {self.size} bytes",
-                             found=f"{len(data)} bytes")
+        return CorruptData(path=place, offset=offset + len(data), expected=f"at least {self.size} bytes",
+                           found=f"{len(data)} bytes")

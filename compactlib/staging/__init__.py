@@ -42,11 +42,7 @@ if TYPE_CHECKING:
         PreconditionFailed as PreconditionFailed,
         RecordNotFound as RecordNotFound,
     )
-    from compactlib.staging.policies import (
-        AlwaysPolicy as AlwaysPolicy,
-        PressurePolicy as PressurePolicy,
-        TombstoneCostPolicy as TombstoneCostPolicy,
-    )
+    from compactlib.staging.policies import AlwaysPolicy as AlwaysPolicy, PressurePolicy as PressurePolicy
     from compactlib.staging.policy import (
         StagingChoice as StagingChoice,
         StagingPlan as StagingPlan,
@@ -67,7 +63,7 @@ if TYPE_CHECKING:
         CommitReport as CommitReport,
         StagingCompactionReport as StagingCompactionReport,
     )
-    from compactlib.staging.rewrite import MergeInParts as MergeInParts, StoresForWorkers as StoresForWorkers
+    from compactlib.staging.rewrite import MergeInParts as MergeInParts
     from compactlib.staging.sensor import CompactionSensor as CompactionSensor
     from compactlib.staging.values import CommitId as CommitId, Record as Record, repository_in as repository_in
     from compactlib.staging.worker import StagingWorker as StagingWorker
@@ -79,8 +75,8 @@ else:
         "compactlib.staging.ranges.rows": "ChangeBatch RangeFormat Rows",
         "compactlib.staging.ranges.metarange": "SplitRule",
         "compactlib.staging.policy": "StagingChoice StagingPlan StagingPolicy StagingView",
-        "compactlib.staging.policies": "AlwaysPolicy PressurePolicy TombstoneCostPolicy",
-        "compactlib.staging.rewrite": "MergeInParts StoresForWorkers",
+        "compactlib.staging.policies": "AlwaysPolicy PressurePolicy",
+        "compactlib.staging.rewrite": "MergeInParts",
         "compactlib.staging.sensor": "CompactionSensor",
         "compactlib.staging.errors": "BranchNotFound DirtyBranch MergeConflict PreconditionFailed RecordNotFound",
         "compactlib.staging.values": "CommitId Record repository_in",

@@ -7,19 +7,18 @@ in the result of the next seal. Any other write may have been too late, and is r
 
 A delete of a key that no layer holds writes nothing. "No layer" must hold for the whole branch at one moment, so the
 delete counts only if the record is unchanged afterwards. A tombstone in a sealed token counts as held: this same delete
-may have written it after a commit had read the token. A reset of a key is a put of its state in HEAD, under the same
-rules.
+may have written it after a commit had read the token.
 
 A conditional write is one `transact`: if the branch record and the cell in the staging token are unchanged, it writes
 the entry. So of several writers one wins. An entry has the id of its write, so that a call whose `transact` got no
-answer recognizes its own entry.
+answer recognizes its own entry. A reset of a key is a conditional write of its state in HEAD.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from typing import Any, Final, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeAlias, TypeVar
 
 import attrs
 
@@ -35,37 +34,30 @@ from compactlib.staging.errors import (
     PreconditionFailed,
     RangeNotFound,
     RecordNotFound,
-    TooManyTries,
 )
 from compactlib.staging.head import BranchHead
 from compactlib.staging.record import BranchRecord
-from compactlib.staging.results import BranchStatus, DiffPage, Listed, ListPage, ResetReport
-from compactlib.staging.tokens import Staged, decode_staged, encode_staged, new_write_id, place_of, set_staged
+from compactlib.staging.results import DiffPage, Listed, ListPage, ResetReport
+from compactlib.staging.tokens import WRITE_ID_BYTES, Staged, decode_staged, encode_staged, place_of, set_staged
 from compactlib.staging.values import MAX_PART_BYTES, CommitId, Difference, Record, are_same, check_key, token_partition
 from compactlib.staging.view import BranchView, CommittedView, ListRequest, checked_keys, consistently
 
 PageT = TypeVar("PageT", ListPage, DiffPage)
 
-Decide: TypeAlias = Callable[[Record | None], Staged | None]
-"""Returns the entry to write for the record of a key, or `None` to write nothing. May be called several times."""
+Decide: TypeAlias = Callable[[Record | None, BranchRecord], Staged | None]
+"""Returns the entry to write for the newest record of a key; `None`: none. May be called several times."""
 
 
 @attrs.frozen
 class _Batch:
-    """Entries for a staging token, the fields of the record that must be unchanged afterwards, and the result.
+    """Entries for a staging token. Either the token or the whole record must be unchanged after their write.
 
     `fresh` counts the tombstones that the token did not have.
     """
 
     entries: Mapping[bytes, Staged]
-    unchanged: Set[str]
+    needs_same_record: bool = False
     fresh: int = 0
-    result: Any = None
-
-
-_TOKEN: Final = {"staging_token"}
-_TOKEN_AND_HEAD: Final = {"staging_token", "commit_id"}
-_ALL: Final = {"staging_token", "version"}
 
 
 def _record_of(data: bytes) -> Record:
@@ -113,11 +105,11 @@ class Branch(BranchHead):
 
         Raises:
             RecordNotFound: the key has no record.
-            TooManyTries: the branch changed under every try.
+            Busy: the branch changed under every try.
         """
         check_key(key)
         record = consistently(self._context, self._name, lambda view: view.find_many((key,))[key],
-                              holds=lambda place: place.in_staging_token).record
+                              holds=lambda place: place.layer == 0).record
         if record is None:
             raise RecordNotFound(ref=self._name, key=key)
         return record
@@ -193,7 +185,7 @@ class Branch(BranchHead):
         """Write a record. Costs three requests: the branch, the record, and the branch again.
 
         Raises:
-            TooManyTries: the staging token was replaced during every try; the value may be visible (G4).
+            Busy: the staging token was replaced during every try; the value may be visible (G4).
             OutcomeUnknown: the store did not answer; the value may be visible now or later.
         """
         self.put_many({key: data})
@@ -208,7 +200,7 @@ class Branch(BranchHead):
             OutcomeUnknown: the store failed; some may be written. Repeat the call.
         """
         checked_keys(items)
-        batch = _Batch({key: Staged(_record_of(data)) for key, data in items.items()}, _TOKEN)
+        batch = _Batch({key: Staged(_record_of(data)) for key, data in items.items()})
         self._write_until_held("put", lambda _: batch)
 
     def put_if(self, key: bytes, data: bytes, expected: Record | Exists | None) -> None:
@@ -229,7 +221,7 @@ class Branch(BranchHead):
             change: returns the new data for the record or `None`; returns `None` to write nothing. May be called
                 several times.
         """
-        def decide(record: Record | None) -> Staged | None:
+        def decide(record: Record | None, _: BranchRecord) -> Staged | None:
             data = change(record)
             return None if data is None else Staged(_record_of(data))
 
@@ -251,9 +243,8 @@ class Branch(BranchHead):
         def make(record: BranchRecord) -> _Batch:
             places = BranchView.of(self._context, record).find_many(wanted)
             hidden = [key for key, place in places.items() if place.layer is not None]
-            known = sum(place.in_staging_token and place.record is None for place in places.values())
-            return _Batch(dict.fromkeys(hidden, Staged(None)), _TOKEN if len(hidden) == len(wanted) else _ALL,
-                          len(hidden) - known)
+            known = sum(place.layer == 0 and place.record is None for place in places.values())
+            return _Batch(dict.fromkeys(hidden, Staged(None)), len(hidden) < len(wanted), len(hidden) - known)
 
         self._write_until_held("delete", make)
 
@@ -264,18 +255,19 @@ class Branch(BranchHead):
 
     def reset_key(self, key: bytes) -> ResetReport:
         """Restore one key to its state in HEAD."""
-        check_key(key)
+        context, report = self._context, ResetReport()
 
-        def make(record: BranchRecord) -> _Batch:
-            view, committed = BranchView.of(self._context, record), self._context.committed
-            place, before = view.find_staged((key,))[key], committed.get(view.head, key)
-            if place.layer is None and (view.base == view.head or committed.get(view.base, key) == before):
-                return _Batch({}, _ALL, result=ResetReport(why="the key is as in HEAD"))
-            is_fresh = before is None and not (place.in_staging_token and place.record is None)
-            return _Batch({key: Staged(before)}, _TOKEN_AND_HEAD, int(is_fresh),
-                          ResetReport(records_restored=int(before is not None), tombstones=int(before is None)))
+        def decide(record: Record | None, branch: BranchRecord) -> Staged | None:
+            nonlocal report
+            before = context.committed.get(context.commits.metarange_of(branch.commit_id), key)
+            if record == before:
+                report = ResetReport(why="the key is as in HEAD")
+                return None
+            report = ResetReport(records_restored=int(before is not None), tombstones=int(before is None))
+            return Staged(before)
 
-        report: ResetReport = self._write_until_held("reset_key", make)
+        found = self._write_conditionally(key, decide, "reset_key")
+        context.count_tombstones(self._name, found, written=report.tombstones)
         return report
 
     # --- about the branch
@@ -284,10 +276,6 @@ class Branch(BranchHead):
         """Return the branch's present record: its HEAD and layers. One request."""
         return self._context.branches.read(self._name)
 
-    def status(self) -> BranchStatus:
-        """Return the status of the branch. One or two requests."""
-        return self._context.status_of(self._name, self.record())
-
     def log(self) -> Iterator[tuple[CommitId, Commit]]:
         """Yield HEAD and its ancestors, children before parents."""
         history = self._context.commits.history(self.record().commit_id)
@@ -295,8 +283,8 @@ class Branch(BranchHead):
 
     # --- writes to tokens
 
-    def _write_until_held(self, operation: str, make: Callable[[BranchRecord], _Batch]) -> Any:
-        """Write the batch of the record until its condition holds afterwards, and return its result."""
+    def _write_until_held(self, operation: str, make: Callable[[BranchRecord], _Batch]) -> None:
+        """Write the batch of the record until its condition holds afterwards."""
         context, was_taken = self._context, False
         refused: CompactlibError | None = None
         record = self.record()
@@ -322,17 +310,19 @@ class Branch(BranchHead):
                     continue
                 was_taken = was_taken or bool(batch.entries)
                 now = self._seen_after_write(operation, record) if batch.entries else self.record()
-                if all(getattr(now, name) == getattr(record, name) for name in batch.unchanged):
+                if now == record if batch.needs_same_record else now.staging_token == record.staging_token:
                     context.count_tombstones(self._name, now, written=batch.fresh)
-                    return batch.result
-            raise refused or TooManyTries(operation=operation, branch=self._name, tries=context.options.retries.tries)
-        except (OutcomeUnknown, TooManyTries, BranchNotFound):
+                    return
+            if refused is not None:
+                raise refused
+        except (OutcomeUnknown, BranchNotFound):
             raise
         except CompactlibError as error:
             if was_taken:
                 raise self._unknown(operation, f"a token took the write and was replaced, and the next try raised "
                                                f"{error}") from error
             raise
+        raise context.overtaken(operation, self._name)
 
     def _seen_after_write(self, operation: str, before: BranchRecord) -> BranchRecord:
         """Return the present record after a write to its token; re-read until the store answers."""
@@ -357,7 +347,7 @@ class Branch(BranchHead):
         return OutcomeUnknown(operation=operation, path=f"branch {self._name!r}", detail=detail)
 
     def _expecting(self, key: bytes, expected: Record | Exists | None, staged: Staged) -> Decide:
-        def decide(record: Record | None) -> Staged:
+        def decide(record: Record | None, _: BranchRecord) -> Staged:
             if not (record is not None if isinstance(expected, Exists) else are_same(record, expected)):
                 raise PreconditionFailed(branch=self._name, key=key)
             return staged
@@ -370,11 +360,11 @@ class Branch(BranchHead):
         for _ in self._context.cells.tries():
             with contextlib.suppress(PredicateFailed):  # the branch has another staging token
                 return self._try_conditionally(key, decide, operation)
-        raise TooManyTries(operation=operation, branch=self._name, tries=self._context.options.retries.tries)
+        raise self._context.overtaken(operation, self._name)
 
     def _try_conditionally(self, key: bytes, decide: Decide, operation: str) -> BranchRecord:
         context, branches = self._context, self._context.branches
-        token, write_id = self.record().staging_token, new_write_id(context.rng)
+        token, write_id = self.record().staging_token, context.rng.randbytes(WRITE_ID_BYTES)
         home, cell = branches.address(self._name), (token_partition(token), key)
         place = place_of(token, key)
 
@@ -385,7 +375,7 @@ class Branch(BranchHead):
                 found = decode_staged(cells[cell].value, place).record
             else:
                 found = BranchView.of(context, record).find_many((key,), first_layer=1)[key].record
-            staged = decide(found)
+            staged = decide(found, record)
             return Swap(record, {} if staged is None else {
                 cell: encode_staged(attrs.evolve(staged, write_id=write_id))})
 

@@ -19,19 +19,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import attrs
 
-from compactlib.errors import Busy, CompactlibError, CorruptData, StorageError, Unsupported
+from compactlib.errors import CompactlibError, Conflict, CorruptData, StorageError, Unsupported
 from compactlib.kv import PredicateFailed, SlowDown
 from compactlib.kv.batches import change_many
 from compactlib.kv.cell import Found, Judge, Swap
 from compactlib.kv.store import Address
 from compactlib.observer import Observer
-from compactlib.staging.errors import (
-    BeingCollected,
-    BranchExists,
-    BranchNotFound,
-    PreconditionFailed,
-    TooManyTries,
-)
+from compactlib.staging.errors import BeingCollected, BranchNotFound, PreconditionFailed
 from compactlib.staging.record import BranchRecord, Cells, StoredForm, decode_branch_record, encode_branch_record
 from compactlib.staging.values import BRANCHES, DROPPED, StagingToken, branch_key
 
@@ -64,7 +58,7 @@ class BranchStore:
     Each record that is read or written by its name is shown to the sensor. `staging_sealed_tokens` is an event for each
     change of their number.
 
-    A change raises `BranchNotFound`; `TooManyTries` if every try lost to others; `OutcomeUnknown` if a try got no
+    A change raises `BranchNotFound`; `Busy` if every try lost to others; `OutcomeUnknown` if a try got no
     answer, and its outcome cannot be read.
     """
 
@@ -102,12 +96,12 @@ class BranchStore:
     # --- changes
 
     def create(self, branch: str, record: BranchRecord) -> None:
-        """Write the first record of a branch, or raise `BranchExists`. A read and a write."""
+        """Write the first record of a branch, or raise `Conflict` if there is one. A read and a write."""
         address = self.address(branch)
 
         def decide(found: Found) -> Swap[None]:
             if address in found:
-                raise BranchExists(branch=branch)
+                raise Conflict(f"there is a branch {branch!r} already; use it, or choose another name")
             return Swap(None, {address: encode_branch_record(record)})
 
         self._cells.swap([address], decide, operation=f"create of branch {branch!r}")
@@ -171,13 +165,8 @@ class BranchStore:
                 self._require_unchanged(branch, record)
             return wanted
 
-        try:
-            return self._cells.swap([self.address(branch), *also_read], guarded, may_repeat=may_repeat, judge=judge,
-                                    operation=f"{operation} of branch {branch!r}")
-        except Busy as error:
-            if type(error) is not Busy:
-                raise
-            raise TooManyTries(operation=operation, branch=branch, tries=self._cells.retries.tries) from error
+        return self._cells.swap([self.address(branch), *also_read], guarded, may_repeat=may_repeat, judge=judge,
+                                operation=f"{operation} of branch {branch!r}")
 
     def _replaced(self, branch: str, before: BranchRecord, after: BranchRecord | None, result: T) -> Swap[T]:
         kept = set[str]() if after is None else set(after.tokens)

@@ -71,17 +71,20 @@ def decode_commit(data: bytes, place: str) -> Commit:
 
 
 def walk(heads: Iterable[CommitId], get: Callable[[CommitId], Commit | None]) -> Iterator[tuple[CommitId, Commit]]:
-    """Yield commits and all their ancestors, unordered. Skips an id for which `get` returns `None`."""
-    seen = set(heads)
-    waiting = list(seen)
-    while waiting:
-        commit_id = waiting.pop()
-        commit = get(commit_id)
-        if commit is not None:
+    """Yield commits and all their ancestors, children before parents. Skips an id for which `get` returns `None`."""
+    waiting: list[tuple[int, CommitId, Commit]] = []
+    seen, fresh = set[CommitId](), set(heads)
+    while fresh or waiting:
+        seen |= fresh
+        for commit_id in fresh:
+            commit = get(commit_id)
+            if commit is not None:
+                heapq.heappush(waiting, (-commit.generation, commit_id, commit))
+        fresh = set()
+        if waiting:
+            _, commit_id, commit = heapq.heappop(waiting)
             yield commit_id, commit
             fresh = set(commit.parents) - seen
-            seen |= fresh
-            waiting += fresh
 
 
 class CommitStore:
@@ -91,9 +94,10 @@ class CommitStore:
         self._cells = cells
         self._cache: Lru[CommitId, Commit] = Lru(max_entries=_CACHED)
 
-    def add(self, metarange_id: MetaRangeId, parents: tuple[CommitId, ...], *, message: str,
+    def add(self, metarange_id: MetaRangeId, heads: Iterable[CommitId | None], message: str,
             metadata: Mapping[str, str] | None) -> CommitId:
-        """Store a commit on top of its parents. Reads the parents; one write."""
+        """Store a commit on top of the heads that are commits. Reads them; one write."""
+        parents = tuple(head for head in heads if head is not None)
         commit = Commit(
             metarange_id=metarange_id, parents=parents, message=message, metadata=dict(metadata or {}),
             generation=1 + max((self.get(parent).generation for parent in parents), default=0),
@@ -128,19 +132,7 @@ class CommitStore:
 
     def history(self, commit_id: CommitId | None) -> Iterator[tuple[CommitId, Commit]]:
         """Yield a commit and all its ancestors, children before parents."""
-        if commit_id is None:
-            return
-        start = self.get(commit_id)
-        waiting = [(-start.generation, commit_id)]
-        seen = {commit_id}
-        while waiting:
-            _, current = heapq.heappop(waiting)
-            commit = self.get(current)
-            yield current, commit
-            for parent in commit.parents:
-                if parent not in seen:
-                    seen.add(parent)
-                    heapq.heappush(waiting, (-self.get(parent).generation, parent))
+        return walk([] if commit_id is None else [commit_id], self.get)
 
     def reachable(self, heads: Collection[CommitId]) -> Iterator[tuple[CommitId, Commit]]:
         """Yield commits and all their ancestors, unordered, and check these only. One scan; memory for all commits."""

@@ -31,19 +31,12 @@ import attrs
 from compactlib._store_numbers import notify_compaction, outcome_of
 from compactlib.budget import Budget
 from compactlib.contract import CommitFence
-from compactlib.errors import BudgetSpent, CompactionFailed, CompactlibError, InvalidInput
+from compactlib.errors import BudgetSpent, CompactionFailed, CompactlibError, InvalidInput, Stale
 from compactlib.executors.tasks import answers_of, own_error
 from compactlib.observer import Observer
 from compactlib.rewrite import Executor, RewriteFailure
 from compactlib.staging.context import StagingContext
-from compactlib.staging.errors import (
-    BeingCollected,
-    BranchNotFound,
-    LostRace,
-    MetaRangeNotFound,
-    OutdatedPlan,
-    RangeNotFound,
-)
+from compactlib.staging.errors import BeingCollected, BranchNotFound, LostRace, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.policy import StagingPlan, StagingView
 from compactlib.staging.ranges.metarange import record_bytes
 from compactlib.staging.record import MAX_SEALED_TOKENS, BranchRecord
@@ -57,22 +50,15 @@ _ENTRIES_BETWEEN_CHECKS: Final = 1000
 
 
 def notify_end(observer: Observer, repository: str, branch: str, ended: StagingCompactionReport | CompactlibError,
-               seconds: float, plan: StagingPlan | None) -> str:
-    """Notify of the end of a compaction, and return its outcome. A collection counts the freed bytes later."""
-    applied, fields = Applied(metarange_id=MetaRangeId("")), dict[str, object]()
-    if isinstance(ended, CompactlibError):
-        fields["reason"] = str(ended)
-        name = "lost_race" if isinstance(ended, LostRace) else "error"
-    elif ended.applied is None:
-        fields["reason"] = ended.why
-        name = "skipped"
-    else:
-        name, applied = "compacted", ended.applied
-        fields = {"sealed_before": ended.sealed_before, **attrs.asdict(applied)}
-    notify_compaction(observer, "staging", repository, *outcome_of(ended, plan.policy.name if plan is not None else ""),
-                      seconds, read=applied.bytes_read, copied=applied.bytes_written)
-    observer.event("staging_compaction", repository=repository, branch=branch, seconds=seconds, outcome=name, **fields)
-    return name
+               seconds: float, plan: StagingPlan | None) -> None:
+    """Notify of the end of a compaction. A collection counts the freed bytes later."""
+    outcome, reason = outcome_of(ended, "" if plan is None else plan.policy.name)
+    why, found = (str(ended), None) if isinstance(ended, CompactlibError) else (ended.why, ended.applied)
+    applied = found or Applied(metarange_id=MetaRangeId(""))
+    notify_compaction(observer, "staging", repository, outcome, reason, seconds,
+                      read=applied.bytes_read, copied=applied.bytes_written)
+    observer.event("staging_compaction", repository=repository, branch=branch, seconds=seconds, outcome=outcome,
+                   reason=why, **attrs.asdict(applied))
 
 
 def view_of(context: StagingContext, branch: str, budget: Budget) -> StagingView:
@@ -152,24 +138,21 @@ class Compactor:
 
     def _seal(self, view: StagingView, *, is_given: bool) -> BranchRecord:
         """Step 1, if the branch has the layers of the view. Returns the record after the seal."""
-        context, changed = self.context, list[str]()
+        context = self.context
 
         def change(record: BranchRecord) -> BranchRecord | None:
-            changed[:] = record.changed_layers(view.record)
-            if changed:
+            if record.layers != view.record.layers:
                 return None
             # A full record has no room for another token, until this compaction.
             sealed = context.sealed(record) if len(record.sealed_tokens) < MAX_SEALED_TOKENS else None
             return attrs.evolve(sealed or record, compaction_started_at_ms=round(context.clock.now() * 1000))
 
-        try:
-            _, sealed = context.branches.update(self.branch, change, operation="compact", idempotent=True)
-        except BranchNotFound:
-            changed[:] = ["branch"]  # deleted
-        if not changed:
+        before, sealed = context.branches.update(self.branch, change, operation="compact", idempotent=True)
+        if sealed is not before:
             return sealed
         if is_given:
-            raise OutdatedPlan(branch=self.branch, detail=f"{', '.join(changed)} changed since")
+            raise Stale(f"the plan for branch {self.branch!r} is outdated: the branch names other layers; make a new "
+                        f"one with plan()")
         raise self._lost("another writer changed the branch before its token was sealed")
 
     def _rewrite(self, sealed: BranchRecord) -> StagingCompactionReport:

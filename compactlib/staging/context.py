@@ -11,6 +11,7 @@ import attrs
 
 from compactlib._arguments import is_seconds, is_whole
 from compactlib.clock import Clock
+from compactlib.errors import Busy
 from compactlib.kv import KVStore, Retries
 from compactlib.observer import Observer
 from compactlib.staging.branches import BranchStore
@@ -18,9 +19,7 @@ from compactlib.staging.commits import CommitStore
 from compactlib.staging.owner import RangeOwner
 from compactlib.staging.ranges.committed import CommittedRanges
 from compactlib.staging.record import BranchRecord, Cells
-from compactlib.staging.results import BranchStatus
-from compactlib.staging.tokens import is_empty, new_token
-from compactlib.staging.values import CommitId, StagingToken, is_commit_id, repository_partition
+from compactlib.staging.values import CommitId, StagingToken, is_commit_id, repository_partition, token_partition
 
 if TYPE_CHECKING:
     from compactlib.staging.sensor import CompactionSensor
@@ -79,13 +78,19 @@ class StagingContext:
         if self.sensor is not None and listed:
             self.sensor.listed_tombstones(self.repository, branch, record, listed)
 
+    def overtaken(self, operation: str, branch: str) -> Busy:
+        """Return the error of a call that lost every try to other writers."""
+        return Busy(f"{operation} of branch {branch!r}: other writers were first {self.options.retries.tries} times in "
+                    f"a row; wait and call again")
+
     def new_token(self) -> StagingToken:
         """Draw a staging token. No request."""
-        return new_token(self.rng)
+        return StagingToken(f"stg-{self.rng.getrandbits(128):032x}")
 
     def is_empty(self, token: StagingToken) -> bool:
         """Return whether a token has no entry. One read."""
-        return is_empty(self.store, token)
+        with self.store.scan(token_partition(token), page_size=1, keys_only=True) as entries:
+            return next(entries, None) is None
 
     def sealed(self, record: BranchRecord) -> BranchRecord | None:
         """Return a record after a seal; `None` if its staging token is empty, as a seal would only cost reads."""
@@ -97,15 +102,6 @@ class StagingContext:
             self.commits.get(CommitId(ref))
             return CommitId(ref)
         return self.branches.read(ref).commit_id
-
-    def status_of(self, branch: str, record: BranchRecord) -> BranchStatus:
-        """Return the status of a branch record. Reads the HEAD commit."""
-        head = None if record.commit_id is None else self.commits.get(record.commit_id)
-        return BranchStatus(branch=branch, version=record.version, commit_id=record.commit_id,
-                            generation=0 if head is None else head.generation,
-                            sealed_tokens=len(record.sealed_tokens),
-                            compacted_metarange_id=record.compacted_metarange_id,
-                            compaction_started_at=record.compaction_started_at)
 
     def resolve_present(self, ref: str) -> CommitId | None:
         """Resolve a reference, and protect its records from collections until a branch names the commit.

@@ -7,7 +7,7 @@ from typing import ClassVar, dataclass_transform
 
 import attrs
 
-from compactlib.errors import Busy, CompactlibError, Conflict, CorruptData, NotFound, Stale
+from compactlib.errors import Busy, CompactlibError, Conflict, NotFound
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
@@ -43,10 +43,6 @@ class MetaRangeNotFound(_OfFields, NotFound):
                "the branch has changed, re-read its record, else restore the file from a copy")
     metarange_id: str
     path: str
-
-
-class DamagedRange(CorruptData):
-    """The content of a range or metarange file does not match its id. Restore the file from a copy."""
 
 
 class MergeConflict(_OfFields, Conflict):
@@ -87,13 +83,6 @@ class BranchNotFound(_OfFields, NotFound):
     branch: str
 
 
-class BranchExists(_OfFields, Conflict):
-    """There is a branch of this name. Choose another name, or use the branch."""
-
-    message = "there is a branch {branch!r} already; use it, or choose another name"
-    branch: str
-
-
 class CommitNotFound(_OfFields, NotFound):
     """There is no commit of this id in the repository."""
 
@@ -125,37 +114,9 @@ class DirtyBranch(_OfFields, Conflict):
     key: bytes
 
 
-class TooManyTries(_OfFields, Busy):
-    """Others changed the branch during every try of this call. Wait and retry.
-
-    A write may have left its value visible (G4); it was not acknowledged.
-    """
-
-    message = ("others changed branch {branch!r} during each of {tries} tries of {operation}; wait and retry, or allow "
-               "more tries")
-    operation: str
-    branch: str
-    tries: int
-
-
-class TooManySealed(_OfFields, Busy):
-    """The branch has the most sealed tokens, after repeated failures of commits. Compact it, then retry."""
-
-    message = "the branch has {sealed} sealed tokens, the limit; compact it, or reset it"
-    sealed: int
-
-
 class LostRace(_OfFields, Busy):
     """Another writer changed the branch, and the compaction yielded. Nothing is lost; the next one starts over."""
 
     message = "the compaction of branch {branch!r} yielded: {why}"
     branch: str
     why: str
-
-
-class OutdatedPlan(_OfFields, Stale):
-    """The layers of the branch have changed since the plan; nothing was changed."""
-
-    message = "the plan for branch {branch!r} is outdated: {detail}; make a new one with plan()"
-    branch: str
-    detail: str

@@ -26,7 +26,7 @@ applies the entries outside of the prefix, and the state in HEAD of each key wit
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal, TypeAlias
 
 import attrs
@@ -69,25 +69,13 @@ class BranchHead:
         """Commit all acknowledged changes as the new HEAD; the report is empty if there were no changes.
 
         Raises:
-            TooManyTries: others changed the branch during every try; nothing is lost, commit again.
+            Busy: others changed the branch during every try; nothing is lost, commit again.
             BudgetSpent: the budget ran out; HEAD is unchanged.
         """
-        context, outcome = self._context, "error"
-        began = context.clock.monotonic()
-        try:
-            report = self._commit(message, metadata, allow_empty, budget)
-            outcome = report.outcome
-            return report
-        finally:
-            context.observer.event("staging_commit_seconds", sample=context.clock.monotonic() - began,
-                                   repository=context.repository, outcome=outcome)
-
-    def _commit(self, message: str, metadata: Mapping[str, str] | None, allow_empty: bool, budget: Budget | None,
-                ) -> CommitReport:
         context, branches, commits = self._context, self._context.branches, self._context.commits
         before, sealed = branches.update(self._name, context.sealed, operation="commit", idempotent=True)
         if sealed is before and sealed.is_bare and not allow_empty:
-            return CommitReport.no_changes("nothing was written since HEAD", sealed.commit_id)
+            return CommitReport(why="nothing was written since HEAD", commit_id=sealed.commit_id)
         builds: list[_Built] = []
 
         def build(record: BranchRecord) -> _Built:
@@ -98,7 +86,7 @@ class BranchHead:
                       else self._counts(head, applied.metarange_id))
             has_changes = any(counts.values())
             if has_changes or allow_empty:
-                target = self._store(applied.metarange_id if has_changes or head is None else head,
+                target = commits.add(applied.metarange_id if has_changes or head is None else head,
                                      [record.commit_id], message, metadata)
             return _Built(record, applied.metarange_id, _report(target, counts, applied, rebuilds=len(builds)))
 
@@ -113,14 +101,13 @@ class BranchHead:
 
         head = branches.update(self._name, switch, operation="commit")[1].commit_id
         if head == sealed.commit_id:
-            return CommitReport.no_changes("the content is that of HEAD", head)
+            return CommitReport(why="the content is that of HEAD", commit_id=head)
         for built in builds:
             if head is not None and built.report.commit_id == head:
                 return built.report
         if sealed.commit_id is not None and not commits.is_ancestor(sealed.commit_id, head):
-            return CommitReport.no_changes("another caller reset HEAD, which dropped the uncommitted changes", head)
-        return CommitReport(outcome="already_committed", commit_id=head,
-                            why="another commit holds all changes, unless a reset dropped them")
+            return CommitReport(why="another caller reset HEAD, which dropped the uncommitted changes", commit_id=head)
+        return CommitReport(why="another commit holds all changes, unless a reset dropped them", commit_id=head)
 
     def _is_kept(self, metarange_id: MetaRangeId) -> bool:
         """Return whether the files survived until the record was re-read; protects them from collections."""
@@ -150,27 +137,19 @@ class BranchHead:
                 return head, None
             base = commits.merge_base([theirs], [] if head is None else [head])
             applied = self._merged(base, commits.metarange_of(theirs), head, strategy)
-            return self._store(applied.metarange_id, (head, theirs), message or f"merge {source} into {self._name}",
+            return commits.add(applied.metarange_id, [head, theirs], message or f"merge {source} into {self._name}",
                                metadata), applied
 
         return self._move(next_head, operation="merge")
 
     def revert(self, commit: str, message: str = "", *, metadata: Mapping[str, str] | None = None,
                strategy: MergeStrategy = "fail") -> CommitReport:
-        """Undo the changes of a commit against its first parent, in a new commit.
-
-        Raises:
-            DirtyBranch, MergeConflict, CommitNotFound, MetaRangeNotFound, BeingCollected: as for `merge`.
-        """
+        """Undo the changes of a commit against its first parent, in a new commit; errors as for `merge`."""
         return self._replay(commit, message or f"revert {commit}", metadata, strategy, operation="revert")
 
     def cherry_pick(self, commit: str, message: str = "", *, metadata: Mapping[str, str] | None = None,
                     strategy: MergeStrategy = "fail") -> CommitReport:
-        """Apply the changes of a commit against its first parent, in a new commit.
-
-        Raises:
-            DirtyBranch, MergeConflict, CommitNotFound, MetaRangeNotFound, BeingCollected: as for `merge`.
-        """
+        """Apply the changes of a commit against its first parent, in a new commit; errors as for `merge`."""
         return self._replay(commit, message or f"cherry-pick {commit}", metadata, strategy, operation="cherry_pick")
 
     def _replay(self, ref: str, message: str, metadata: Mapping[str, str] | None, strategy: MergeStrategy, *,
@@ -187,7 +166,7 @@ class BranchHead:
             applied = self._merged(base, source, head, strategy)
             if not applied.changes:
                 return head, None
-            return self._store(applied.metarange_id, (head,), message, metadata), applied
+            return commits.add(applied.metarange_id, [head], message, metadata), applied
 
         return self._move(next_head, operation=operation)
 
@@ -213,15 +192,12 @@ class BranchHead:
                 committed.forget(range_id)
             applied = Applied(metarange_id=metarange_id, ranges_reused=len(ranges & known),
                               ranges_written=len(ranges - known))
-            return self._store(metarange_id, (head,), message, metadata), applied
+            return self._context.commits.add(metarange_id, [head], message, metadata), applied
 
         return self._move(next_head, operation="commit_metarange")
 
     def hard_reset(self, ref: str, *, discard: bool = False) -> CommitReport:
-        """Move HEAD to a commit, or to the HEAD of a branch; `discard` drops uncommitted changes.
-
-        Raises:
-            DirtyBranch, CommitNotFound, MetaRangeNotFound, BeingCollected: as for `merge`.
+        """Move HEAD to a commit, or to the HEAD of a branch; `discard` drops uncommitted changes. Errors: see `merge`.
         """
         return self._move(lambda _: (self._context.resolve_present(ref), None), operation="hard_reset", discard=discard)
 
@@ -254,9 +230,9 @@ class BranchHead:
         old, new = before.commit_id, after.commit_id
         # A move that drops uncommitted changes is not empty, also if HEAD is unchanged.
         if after is before or (new == old and (new is None or not discard)):
-            return CommitReport.no_changes("HEAD is unchanged", new)
+            return CommitReport(why="HEAD is unchanged", commit_id=new)
         if new is None:
-            return CommitReport.no_changes("the branch has no commit now, as its source has none", None)
+            return CommitReport(why="the branch has no commit now, as its source has none", commit_id=None)
         return made[old, new]
 
     # --- resets
@@ -326,12 +302,6 @@ class BranchHead:
         for metarange_id in sorted((metaranges_of(base) | metaranges_of(source)) - metaranges_of(present)):
             committed.claim(metarange_id)  # also if it is cached
         return committed.merge(base, source, present, strategy)
-
-    def _store(self, metarange_id: MetaRangeId, parents: Iterable[CommitId | None], message: str,
-               metadata: Mapping[str, str] | None) -> CommitId:
-        """Store a commit and return its id."""
-        return self._context.commits.add(metarange_id, tuple(parent for parent in parents if parent is not None),
-                                         message=message, metadata=metadata)
 
     def _counts(self, before: MetaRangeId | None, after: MetaRangeId | None) -> Counter[str]:
         return Counter(difference.kind for difference in self._context.committed.diff(before, after))

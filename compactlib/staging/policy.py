@@ -139,17 +139,8 @@ class StagingPlan(Printed):
         return self.view.bytes_available
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return one row for each number: its name, its value now, and its value after the compaction."""
-        view, after = self.view, self.view if self.is_empty else None
-        some = "" if view.all_seen else " (of the entries read)"
-        rows = [(f"tombstones{some}", view.tombstones), (f"most tombstones in a row{some}", view.longest_run),
-                (f"staged values{some}", view.puts), ("sealed tokens", view.sealed_tokens)]
-        return [*({"what": what, "now": now, "after": 0 if after is None else now} for what, now in rows),
-                {"what": "requests for a key that is not staged", "now": 1 + view.sealed_tokens,
-                 "after": 1 if after is None else 1 + view.sealed_tokens},
-                {"what": "ranges to rewrite, of all", "now": view.ranges,
-                 "after": view.ranges_touched if after is None else 0},
-                {"what": "bytes to write, about", "now": 0, "after": self.bytes_to_copy}]
+        """Return one row: the numbers of the view, and the bytes to write."""
+        return [{**row, "bytes_to_copy": self.bytes_to_copy} for row in self.view.to_dicts()]
 
     def _summary(self) -> str:
         verdict = "would do nothing" if self.is_empty else "would run"

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
+from math import inf
 from typing import Any
 
 import attrs
@@ -89,11 +90,11 @@ def reclaim(context: StagingContext, budget: Budget) -> StagingReclaimReport:
     left: list[str] = []
     damage: dict[bytes, CompactlibError] = {}
     try:
-        _clean_tokens(context, counts, budget, damage)
+        oldest = _clean_tokens(context, counts, budget, damage)
         if counts["tokens_young"]:
             left.append(f"{counts['tokens_young']} dropped tokens wait until they are older than "
                         f"grace_seconds={context.options.grace_seconds}")
-        ranges = _collect_ranges(context, budget, left)
+        ranges = _collect_ranges(context, budget, left, oldest)
     except BudgetSpent as error:
         spent = error
         left.append(str(error))
@@ -114,24 +115,24 @@ def reclaim(context: StagingContext, budget: Budget) -> StagingReclaimReport:
 
 
 def _clean_tokens(context: StagingContext, counts: Counter[str], budget: Budget,
-                  damage: dict[bytes, CompactlibError]) -> None:
-    now = context.clock.now()
+                  damage: dict[bytes, CompactlibError]) -> float | None:
+    """Remove the entries of old dropped tokens. Returns when the oldest token that stays was dropped."""
+    now, oldest = context.clock.now(), inf
     marks = context.branches.marks(damage)
-    try:
-        while batch := list(islice(marks, _BATCH)):
-            emptied: dict[bytes, DropMark] = {}
-            try:
-                for key, mark in batch:
-                    if _is_young(mark, now, context.options.grace_seconds):
-                        counts["tokens_young"] += len(mark.tokens)
-                    else:
-                        _empty(context, mark, counts, budget)
-                        emptied[key] = mark
-            finally:
-                context.branches.forget(emptied)
-                counts["tokens_removed"] += sum(len(mark.tokens) for mark in emptied.values())
-    finally:
-        context.observer.event("staging_cleanup_backlog", repository=context.repository, value=counts["tokens_young"])
+    while batch := list(islice(marks, _BATCH)):
+        emptied: dict[bytes, DropMark] = {}
+        try:
+            for key, mark in batch:
+                if _is_young(mark, now, context.options.grace_seconds):
+                    counts["tokens_young"] += len(mark.tokens)
+                    oldest = min(oldest, mark.at_ms / 1000)
+                else:
+                    _empty(context, mark, counts, budget)
+                    emptied[key] = mark
+        finally:
+            context.branches.forget(emptied)
+            counts["tokens_removed"] += sum(len(mark.tokens) for mark in emptied.values())
+    return None if oldest == inf else oldest
 
 
 def _empty(context: StagingContext, mark: DropMark, counts: Counter[str], budget: Budget) -> None:
@@ -176,7 +177,8 @@ def live_of(records: Iterable[BranchRecord],
     return LiveMetaRanges(needed=frozenset(needed), history=frozenset(history - needed))
 
 
-def _collect_ranges(context: StagingContext, budget: Budget, left: list[str]) -> Collected | None:
+def _collect_ranges(context: StagingContext, budget: Budget, left: list[str], oldest: float | None,
+                    ) -> Collected | None:
     """Delete the files that no branch needs and that are older than the grace period.
 
     If there are such files, each branch record is rewritten: a suspended writer must check its files again.
@@ -191,18 +193,16 @@ def _collect_ranges(context: StagingContext, budget: Budget, left: list[str]) ->
         collected = RangeCollector(context.committed, partial(live_metaranges, context), grace_seconds, budget,
                                    context.owner.require).run()
     except RangesNotOwned as refusal:
-        context.observer.event("staging_ranges_not_owned", repository=context.repository, owner=refusal.owner,
-                               own=refusal.own)
         left.append(str(refusal))
         return None
-    _report_levels(context, collected)
+    _report_levels(context, collected, oldest)
     if not (collected.ranges_deleted or collected.metaranges_deleted):
         left.append(f"{collected.young} unneeded files wait until they are older than {grace_seconds} seconds, or are "
                     f"another collection's")
     return collected
 
 
-def _report_levels(context: StagingContext, collected: Collected) -> None:
+def _report_levels(context: StagingContext, collected: Collected, oldest: float | None) -> None:
     """Report the files that the collection found."""
     context.observer.event("staging_garbage", repository=context.repository, **attrs.asdict(collected))
     notify_bytes(context.observer, "staging", context.repository, freed=collected.bytes_freed)
@@ -213,4 +213,4 @@ def _report_levels(context: StagingContext, collected: Collected) -> None:
             context.observer, "staging", context.repository,
             live_bytes=collected.live_bytes, dead_bytes=collected.young_bytes, free_bytes=room,
             capacity_bytes=None if room is None else collected.live_bytes + collected.young_bytes + room,
-            oldest_unreclaimed_seconds=min((mark.at_ms / 1000 for _, mark in context.branches.marks({})), default=None))
+            oldest_unreclaimed_seconds=oldest)

@@ -20,13 +20,12 @@ import attrs
 
 from compactlib.clock import Clock
 from compactlib.codec import JsonCodec
-from compactlib.errors import CompactlibError, CorruptData
+from compactlib.errors import Busy, CompactlibError, CorruptData
 from compactlib.files.record_frame import RecordFrame
 from compactlib.kv import KVStore, Retries
 from compactlib.kv.batches import sound_entries
 from compactlib.kv.cell import Found, Judge, Swap, swap
 from compactlib.kv.store import Address
-from compactlib.staging.errors import TooManySealed
 from compactlib.staging.values import CommitId, MetaRangeId, StagingToken, is_commit_id, is_staging_token
 
 T = TypeVar("T")
@@ -150,9 +149,9 @@ class BranchRecord:
         return head if self.compacted_metarange_id is None else self.compacted_metarange_id
 
     def sealed_with(self, token: StagingToken) -> BranchRecord:
-        """Return the record after a seal: `token` takes the writes. Raises `TooManySealed`."""
+        """Return the record after a seal: `token` takes the writes. Raises `Busy` at the limit."""
         if len(self.sealed_tokens) >= MAX_SEALED_TOKENS:
-            raise TooManySealed(sealed=len(self.sealed_tokens))
+            raise Busy(f"the branch has {MAX_SEALED_TOKENS:,} sealed tokens, the limit; compact it, or reset it")
         return attrs.evolve(self, staging_token=token, sealed_tokens=self.tokens)
 
     def emptied(self, token: StagingToken, commit_id: CommitId | None) -> BranchRecord:
@@ -164,10 +163,10 @@ class BranchRecord:
         """Return the record with a compacted metarange in place of all sealed tokens but the `newer` first."""
         return attrs.evolve(self, sealed_tokens=self.sealed_tokens[:newer], compacted_metarange_id=metarange_id)
 
-    def changed_layers(self, other: BranchRecord) -> list[str]:
-        """Return the names of the layers that differ from another record."""
-        return [name for name in ("commit_id", "compacted_metarange_id", "compaction_started_at", "tokens")
-                if getattr(self, name) != getattr(other, name)]
+    @property
+    def layers(self) -> tuple[object, ...]:
+        """All that a plan depends on."""
+        return self.commit_id, self.compacted_metarange_id, self.compaction_started_at_ms, self.tokens
 
     def is_outdated_by(self, newest: BranchRecord) -> bool:
         """Return whether this is an earlier state of the branch than `newest`.

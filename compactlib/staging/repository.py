@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from random import Random, SystemRandom
@@ -35,7 +34,7 @@ from compactlib.staging.ranges.metarange import SplitRule
 from compactlib.staging.ranges.rows import RangeFormat
 from compactlib.staging.reclaim import StagingReclaimReport, reclaim
 from compactlib.staging.record import BranchRecord
-from compactlib.staging.results import RepositoryStatus, RepositorySurvey, StagingCompactionReport
+from compactlib.staging.results import RepositoryStatus, StagingCompactionReport
 from compactlib.staging.rewrite import OpenStores
 from compactlib.staging.values import CommitId, branch_key, repository_in
 from compactlib.staging.verify import audit, verify
@@ -92,7 +91,6 @@ class Repository(Closing):
         self._policy: StagingPolicy = AlwaysPolicy() if policy is None else policy
         own = cast("OpenStores", partial(contextlib.nullcontext, (store, committed)))
         self._stores: OpenStores = own if stores is None else stores
-        self._outcomes = Counter[str]()
         if self._context.options.owns_ranges:
             # Takes ownership while there are no ranges. `status` shows a refusal; each collection checks again.
             with contextlib.suppress(CompactlibError):
@@ -115,7 +113,7 @@ class Repository(Closing):
 
         Raises:
             BranchNotFound: there is no such branch.
-            TooManyTries: its layers were replaced during every try.
+            Busy: its layers were replaced during every try.
             BudgetSpent: the budget ran out.
         """
         with self._guard.use():
@@ -133,7 +131,7 @@ class Repository(Closing):
 
         Raises:
             InvalidInput: the view is of another branch or repository.
-            BranchNotFound, TooManyTries: as for `view`.
+            BranchNotFound, Busy: as for `view`.
         """
         self._guard.require_open()
         name = self._name_of(branch, view)
@@ -169,7 +167,7 @@ class Repository(Closing):
         Raises:
             Busy: this object compacts the branch already.
             LostRace: another writer changed the branch, and the compaction yielded to it; a `Busy`.
-            OutdatedPlan: the branch's layers changed since the plan; a `Stale`.
+            Stale: the branch's layers changed since the plan.
             InvalidInput: the plan is of another branch or repository, or came with a policy.
             BranchNotFound: there is no such branch.
             BudgetSpent: the budget ran out; the next call starts over.
@@ -197,7 +195,7 @@ class Repository(Closing):
             except CompactlibError as error:
                 ended = error
             seconds = context.clock.monotonic() - began
-            self._outcomes[notify_end(notified, self.name, name, ended, seconds, plan)] += 1
+            notify_end(notified, self.name, name, ended, seconds, plan)
             if isinstance(ended, CompactlibError):
                 raise ended
             return attrs.evolve(ended, seconds=seconds)
@@ -248,11 +246,11 @@ class Repository(Closing):
             return verify(self._context, budget or Budget())
 
     def status(self) -> RepositoryStatus:
-        """Return the running operations and counts of this object, from memory. `survey` reads all branches."""
+        """Return the running operations of this object, from memory."""
         self._guard.require_open()
         running = self._guard.running
         return RepositoryStatus(
-            repository=self.name, is_reclaiming=_RECLAIM in running, outcomes=tuple(sorted(self._outcomes.items())),
+            repository=self.name, is_reclaiming=_RECLAIM in running,
             compacting=tuple(kind.removeprefix(_COMPACTS) for kind in running if kind.startswith(_COMPACTS)),
             ranges_refused=self._context.owner.refused)
 
@@ -291,7 +289,7 @@ class Repository(Closing):
         store, independent of its size.
 
         Raises:
-            BranchExists: there is a branch of this name.
+            Conflict: there is a branch of this name.
             BranchNotFound, CommitNotFound: there is no such source.
             MetaRangeNotFound: the commit was unreachable for the grace period, and its records were collected.
             BeingCollected: a collection deletes them now.
@@ -310,15 +308,14 @@ class Repository(Closing):
                 raise
         return branch
 
-    def delete_branch(self, name: str, *, expected: BranchRecord | None = None) -> None:
-        """Delete a branch with its uncommitted changes, if it has the expected record, if any. Its commits stay.
+    def delete_branch(self, name: str) -> None:
+        """Delete a branch with its uncommitted changes. Its commits stay.
 
         Raises:
             BranchNotFound: there is no such branch.
-            PreconditionFailed: the branch has another record; nothing was deleted.
-            TooManyTries: others changed the branch during every try.
+            Busy: others changed the branch during every try.
         """
-        self._context.branches.delete(name, expected)
+        self._context.branches.delete(name, None)
 
     def branches(self) -> Iterator[Branch]:
         """Yield every branch, in order of the names' bytes."""
@@ -347,16 +344,9 @@ class Repository(Closing):
                 return metarange.rule, files.format_of(metarange.entries[0]) if metarange.entries else None
         return SplitRule(), None
 
-    def survey(self) -> RepositorySurvey:
-        """Return the status of all branches, and the number of dropped tokens. Reads every branch record and mark.
-
-        Unreadable marks are not counted; `verify` lists them.
-        """
-        context = self._context
-        return RepositorySurvey(
-            repository=context.repository,
-            branches=tuple(context.status_of(name, record) for name, record in context.branches.list()),
-            dropped_tokens=sum(len(mark.tokens) for _, mark in context.branches.marks({})))
+    def dropped_tokens(self) -> int:
+        """Return the number of tokens that wait for a reclaim, by the marks that can be read. Reads every mark."""
+        return sum(len(mark.tokens) for _, mark in self._context.branches.marks({}))
 
     def _name_of(self, branch: str | Branch | None, view: StagingView | None = None) -> str:
         """Return the name of a branch given by name, by handle or by a view; default `main`."""

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of listings and diffs; reports of commits, moves of HEAD, compactions and resets; the status of a branch and of
-a repository.
+"""Pages of listings and diffs; reports of commits, moves of HEAD, compactions and resets; the status of a repository.
 
 An empty report gives the reason.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar
 
 import attrs
 
@@ -17,15 +16,10 @@ from compactlib.staging.values import Applied, CommitId, Difference, MetaRangeId
 
 @attrs.frozen
 class Listed:
-    """One line of a listing: a key and its record, or a common prefix, which ends with the delimiter."""
+    """One line of a listing: a key and its record; or a common prefix, which ends with the delimiter, and `None`."""
 
     key: bytes
     record: Record | None
-
-    @property
-    def is_prefix(self) -> bool:
-        """Whether this is a common prefix."""
-        return self.record is None
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -91,17 +85,11 @@ def _identity(record: Record | None) -> str | None:
     return None if record is None else record.identity.hex()
 
 
-CommitOutcome: TypeAlias = Literal["committed", "no_changes", "already_committed"]
-"""The outcome of a commit or a move of HEAD."""
-
-
 @attrs.frozen(kw_only=True)
 class CommitReport(Printed):
     """The report of a commit or a move of HEAD.
 
     Attributes:
-        outcome: `"committed"`; `"no_changes"`: the content is that of HEAD; or `"already_committed"`: a concurrent
-            commit holds all changes of this commit, unless a reset dropped them.
         commit_id: HEAD afterwards; `None` without a commit.
         why: the reason of an empty report, in one sentence.
         added, changed, removed: number of keys that differ from the HEAD before.
@@ -110,7 +98,6 @@ class CommitReport(Printed):
         rebuilds: how often concurrent changes of the branch forced the commit to build its metarange again.
     """
 
-    outcome: CommitOutcome = "committed"
     commit_id: CommitId | None
     why: str = ""
     added: int = 0
@@ -123,12 +110,7 @@ class CommitReport(Printed):
     @property
     def is_empty(self) -> bool:
         """Whether nothing was done."""
-        return self.outcome != "committed"
-
-    @classmethod
-    def no_changes(cls, why: str, commit_id: CommitId | None) -> CommitReport:
-        """Return the report of a commit or a move without changes."""
-        return cls(outcome="no_changes", commit_id=commit_id, why=why)
+        return bool(self.why)
 
 
 @attrs.frozen(kw_only=True)
@@ -192,31 +174,14 @@ class ResetReport(Printed):
         return not (self.tokens_dropped or self.records_restored or self.tombstones)
 
 
-@attrs.frozen(kw_only=True)
-class BranchStatus(Printed):
-    """The status of a branch: its record, and the generation of HEAD, 0 without a commit.
-
-    A read of an unstaged key reads every sealed token. Times are in seconds since the epoch.
-    """
-
-    branch: str
-    version: int
-    commit_id: CommitId | None
-    generation: int
-    sealed_tokens: int
-    compacted_metarange_id: MetaRangeId | None
-    compaction_started_at: float | None
-
-
 @attrs.frozen(kw_only=True, repr=False)
 class RepositoryStatus(Printed):
-    """The running operations and counts of a `Repository` object, from memory.
+    """The running operations of a `Repository` object, from memory.
 
     Attributes:
         repository: its name.
         compacting: the branches that it compacts now.
         is_reclaiming: whether a reclaim runs.
-        outcomes: number of its compactions by outcome: `compacted`, `skipped`, `lost_race`, `error`.
         ranges_refused: why the last check of the owner refused to collect ranges; empty if it did not.
     """
 
@@ -227,7 +192,6 @@ class RepositoryStatus(Printed):
     repository: str
     compacting: tuple[str, ...] = ()
     is_reclaiming: bool = False
-    outcomes: tuple[tuple[str, int], ...] = ()
     ranges_refused: str = ""
 
     @property
@@ -239,25 +203,3 @@ class RepositoryStatus(Printed):
         at_work = f"compacts {', '.join(self.compacting)}" if self.compacting else "compacts nothing"
         refused = f"; {self.ranges_refused}" if self.ranges_refused else ""
         return f"{self.repository}: {at_work}{', reclaims' if self.is_reclaiming else ''}{refused}"
-
-
-@attrs.frozen(kw_only=True, repr=False)
-class RepositorySurvey(Printed):
-    """The status of all branches of a repository, and its number of dropped tokens.
-
-    Attributes:
-        repository: its name.
-        branches: its branches.
-        dropped_tokens: number of tokens that wait for cleanup, by the marks that can be read.
-    """
-
-    repository: str
-    branches: tuple[BranchStatus, ...]
-    dropped_tokens: int
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """Return one row for each branch."""
-        return [row for branch in self.branches for row in branch.to_dicts()]
-
-    def _summary(self) -> str:
-        return f"{self.repository}: {len(self.branches)} branches, {self.dropped_tokens} dropped tokens"

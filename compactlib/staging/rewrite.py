@@ -15,7 +15,7 @@ import pickle
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from itertools import pairwise
 from typing import Any, Final, TypeAlias, TypeVar
@@ -24,7 +24,7 @@ import attrs
 
 from compactlib._arguments import require_whole
 from compactlib.budget import Budget
-from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.errors import CompactlibError
 from compactlib.executors import LocalExecutor
 from compactlib.kv import KVStore
 from compactlib.objects import ObjectRef, ObjectStore, read_checked
@@ -41,26 +41,8 @@ from compactlib.staging.values import Applied, Changes, MetaRangeId, RangeEntry,
 OpenStores: TypeAlias = Callable[[], AbstractContextManager[tuple[KVStore, CommittedRanges]]]
 """Opens the key-value store and the committed layer in the process of a task, and closes them after it.
 
-Must be picklable for executors with other processes, and opens its own connections there.
+For executors with other processes a function of a module with `contextlib.contextmanager`, which can be pickled.
 """
-
-
-@attrs.frozen
-class StoresForWorkers:
-    """Opens stores in the process of a rewrite, and closes them after it; picklable if its functions are.
-
-    Attributes:
-        open_store: opens the key-value store of the repository.
-        open_committed: opens the committed layer.
-    """
-
-    open_store: Callable[[], KVStore]
-    open_committed: Callable[[], CommittedRanges]
-
-    @contextmanager
-    def __call__(self) -> Iterator[tuple[KVStore, CommittedRanges]]:
-        with closing(self.open_store()) as store:
-            yield store, self.open_committed()
 
 
 @attrs.frozen(kw_only=True)
@@ -128,12 +110,9 @@ class MergeInParts:
 
         The budget is checked before the parts of a task begin, and charged with their bytes after them.
         """
-        listed: list[RewriteTask] = []
-        for task in tasks:
-            if not isinstance(task, CompactTokens):
-                raise InvalidInput(f"task {task.name!r} is a {type(task).__name__}; this runs CompactTokens only")
-            listed.append(attrs.evolve(task, apply=self.apply))
-        return LocalExecutor().run(listed, budget=budget, observer=observer)
+        listed: list[Any] = [*tasks]
+        return LocalExecutor().run([attrs.evolve(task, apply=self.apply) for task in listed], budget=budget,
+                                   observer=observer)
 
     def apply(self, base: MetaRangeId | None, changes: Changes, *, budget: Budget | None = None,
               observer: Observer | None = None) -> Applied:

@@ -10,13 +10,12 @@ longer wants it inspected, or until it is deleted. Counts that the sensor loses 
 from __future__ import annotations
 
 import threading
-from typing import Any, Final
+from typing import Final
 
 import attrs
 
 from compactlib.clock import Clock, SystemClock
 from compactlib.lru import Lru
-from compactlib.report import Printed
 from compactlib.staging.policies import PressurePolicy
 from compactlib.staging.policy import BranchPressure, SensePolicy
 from compactlib.staging.record import BranchRecord
@@ -71,7 +70,7 @@ class _Counts:
                               sealed_tokens=len(self.record.sealed_tokens))
 
 
-class CompactionSensor(Printed):
+class CompactionSensor:
     """Counts the tombstones and sealed tokens that operations meet. Any thread may call any method.
 
     The counts of a token are dropped once the branch no longer names it, after a commit, a reset or a compaction of any
@@ -158,14 +157,3 @@ class CompactionSensor(Printed):
         counts.see(record)
         counts.is_changed = True
         return counts
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """Return one row for each counted branch."""
-        with self._lock:
-            return [{"repository": repository, "branch": branch, **attrs.asdict(counts.pressure)}
-                    for (repository, branch), counts in self._branches.items()]
-
-    def _summary(self) -> str:
-        with self._lock:
-            wanted = sum(counts.why is not None for _, counts in self._branches.items())
-        return f"{len(self._branches)} branches counted, {wanted} to inspect"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from random import Random
 from typing import TYPE_CHECKING, Final, Self
 
 import attrs
@@ -66,16 +65,6 @@ def place_of(token: StagingToken, key: bytes) -> str:
     return f"key {key[:100]!r} of staging token {token}"
 
 
-def new_token(rng: Random) -> StagingToken:
-    """Draw a token. `rng` must not repeat values in any process (`random.SystemRandom()`)."""
-    return StagingToken(f"stg-{rng.getrandbits(128):032x}")
-
-
-def new_write_id(rng: Random) -> bytes:
-    """Draw 8 bytes, never all zeros."""
-    return rng.randrange(1, 1 << 64).to_bytes(WRITE_ID_BYTES, "little")
-
-
 def get_staged(store: KVStore, tokens: Sequence[StagingToken], keys: Sequence[bytes],
                ) -> dict[tuple[StagingToken, bytes], Staged]:
     """Return the entries of keys in tokens, tombstones included. One read for as many keys as the store takes."""
@@ -87,12 +76,6 @@ def get_staged(store: KVStore, tokens: Sequence[StagingToken], keys: Sequence[by
 def set_staged(store: KVStore, token: StagingToken, entries: Mapping[bytes, Staged]) -> None:
     """Write or overwrite entries. `OutcomeUnknown` if a later of several writes fails."""
     change_many(store, token_partition(token), {key: encode_staged(staged) for key, staged in entries.items()})
-
-
-def is_empty(store: KVStore, token: StagingToken) -> bool:
-    """Return whether a token has no entry. One read."""
-    with store.scan(token_partition(token), page_size=1, keys_only=True) as entries:
-        return next(entries, None) is None
 
 
 def remove_staged(store: KVStore, token: StagingToken, limit: int) -> int:

@@ -3,9 +3,6 @@
 
 A branch may change during a check, and a cleanup or a collection may then remove parts that the check has yet to read.
 So a finding counts only if a second check finds it too.
-
-An ordinary read of a range relies on the checksum of its file. `verify_ranges` also finds a wrongly written file: the
-records of every range must ascend, and the rule must have cut every range.
 """
 
 from __future__ import annotations
@@ -21,9 +18,8 @@ from compactlib.report import Finding, VerifyReport
 from compactlib.staging.branches import MARKS
 from compactlib.staging.commits import Commit, walk
 from compactlib.staging.context import StagingContext
-from compactlib.staging.errors import CommitNotFound, DamagedRange, MetaRangeNotFound, RangeNotFound
+from compactlib.staging.errors import CommitNotFound, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.ranges.files import RangeFiles
-from compactlib.staging.ranges.metarange import MetaRange, SplitRule
 from compactlib.staging.reclaim import live_of
 from compactlib.staging.record import BranchRecord, decode_branch_record
 from compactlib.staging.tokens import decode_staged
@@ -33,7 +29,6 @@ from compactlib.staging.values import (
     DROPPED,
     CommitId,
     LiveMetaRanges,
-    RangeEntry,
     RangeId,
     commit_id_in,
     token_partition,
@@ -147,63 +142,31 @@ def verify_ranges(files: RangeFiles, live: LiveMetaRanges, budget: Budget) -> Ve
     A missing metarange of the history is an `orphan`: it was collected while its commit was unreachable.
     """
     findings: list[Finding] = []
-    seen: set[tuple[RangeId, SplitRule]] = set()
+    seen: set[RangeId] = set()
     records = bytes_read = 0
     for metarange_id in (*sorted(live.needed), *sorted(live.history)):
         budget.check()
         path = files.path_of_metarange(metarange_id)
         files.forget(metarange_id)
         try:
-            metarange = files.read_metarange(metarange_id)
+            entries = files.read_metarange(metarange_id).entries
         except (CorruptData, Unsupported, MetaRangeNotFound) as error:
             is_orphan = isinstance(error, MetaRangeNotFound) and metarange_id not in live.needed
             findings.append(Finding("orphan", path, "collected while its commit was unreachable, or lost", error)
                             if is_orphan else _finding(path, error))
             continue
-        findings += (_finding(path, error) for error in _problems_of_list(path, metarange))
-        for entry in metarange.entries:
-            if (entry.range_id, metarange.rule) in seen:
+        for entry in entries:
+            if entry.range_id in seen:
                 continue
             budget.check()
-            seen.add((entry.range_id, metarange.rule))
-            problems = list(_problems_of_range(files, entry, metarange.rule))
-            findings += (_finding(files.path_of_range(entry.range_id), error) for error in problems)
-            if not problems:
+            seen.add(entry.range_id)
+            try:
+                files.reread(entry)
+            except (CorruptData, Unsupported, RangeNotFound) as error:
+                findings.append(_finding(files.path_of_range(entry.range_id), error))
+            else:
                 records, bytes_read = records + entry.count, bytes_read + entry.size_bytes
     return VerifyReport(findings=tuple(findings), records=records, bytes_read=bytes_read)
-
-
-def _problems_of_list(path: str, metarange: MetaRange) -> Iterator[DamagedRange]:
-    before = b""
-    for place, entry in enumerate(metarange.entries):
-        if entry.min_key <= before:
-            yield _damage(path, f"range {place} to lie above {before[:100]!r}", entry.min_key[:100])
-        before = entry.max_key
-        if place < len(metarange.entries) - 1 and not metarange.rule.closes(entry.max_key, entry.size_bytes):
-            yield _damage(path, f"range {place} to end at a cut by {metarange.rule!r}", entry.max_key[:100])
-
-
-def _problems_of_range(files: RangeFiles, entry: RangeEntry, rule: SplitRule) -> Iterator[CompactlibError]:
-    path = files.path_of_range(entry.range_id)
-    try:
-        rows = files.reread(entry)
-    except (CorruptData, Unsupported, RangeNotFound) as error:
-        yield error
-        return
-    keys = [rows.key(number) for number in range(len(rows))]
-    for number in range(1, len(keys)):
-        if keys[number] <= keys[number - 1]:
-            yield _damage(path, f"record {number} to lie above {keys[number - 1][:100]!r}", keys[number][:100])
-            return
-    if rows.size_bytes != entry.size_bytes:
-        yield _damage(path, f"{entry.size_bytes} logical bytes, as the metarange says", rows.size_bytes)
-    cuts = rule.cuts(rows.ends(), sorted(map(rows.find, rows.cut_keys(rule.raggedness))))
-    if cuts not in ([], [len(rows)]):
-        yield _damage(path, f"no cut by {rule!r} before the last of {len(rows)} records", cuts[:5])
-
-
-def _damage(path: str, expected: str, found: object) -> DamagedRange:
-    return DamagedRange(path=path, offset=0, expected=expected, found=str(found))
 
 
 def _finding(path: str, error: CompactlibError) -> Finding:

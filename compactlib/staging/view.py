@@ -24,7 +24,7 @@ import attrs
 
 from compactlib.errors import InvalidInput
 from compactlib.staging.context import StagingContext
-from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound, RecordNotFound, TooManyTries
+from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound, RecordNotFound
 from compactlib.staging.ranges.committed import RangeScan
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.results import DiffPage, Listed, ListPage
@@ -119,11 +119,6 @@ class Found:
     layer: int | None = None
     record: Record | None = None
 
-    @property
-    def in_staging_token(self) -> bool:
-        """Whether the staging token holds the key."""
-        return self.layer == 0
-
 
 @attrs.frozen
 class BranchView:
@@ -147,16 +142,6 @@ class BranchView:
 
     def find_many(self, keys: Sequence[bytes], *, first_layer: int = 0) -> dict[bytes, Found]:
         """Return the newest record or tombstone of each key. Two requests, and each range of the base once."""
-        found = self.find_staged(keys, first_layer=first_layer)
-        missing = [key for key, place in found.items() if place.layer is None]
-        if missing:
-            base_layer = len(self.record.tokens)
-            found.update((key, Found(base_layer, record))
-                         for key, record in self.context.committed.get_many(self.base, missing).items())
-        return found
-
-    def find_staged(self, keys: Sequence[bytes], *, first_layer: int = 0) -> dict[bytes, Found]:
-        """As `find_many`, in the tokens only. A request for the staging token, and one for all sealed tokens."""
         found = dict.fromkeys(keys, Found())
         tokens, missing = self.record.tokens, list(keys)
         step = max(1, _MAX_CELLS // max(1, len(keys)))
@@ -169,6 +154,9 @@ class BranchView:
                 if layer is not None:
                     found[key] = Found(layer, cells[tokens[layer], key].record)
             missing = [key for key, place in found.items() if place.layer is None]
+        if missing:
+            found.update((key, Found(len(tokens), record))
+                         for key, record in self.context.committed.get_many(self.base, missing).items())
         return found
 
     def page(self, request: ListRequest) -> ListPage:
@@ -250,7 +238,7 @@ def consistently(context: StagingContext, branch: str, read: Callable[[BranchVie
                 raise missing
             return result
         record = now
-    raise TooManyTries(operation="read", branch=branch, tries=context.options.retries.tries)
+    raise context.overtaken("read", branch)
 
 
 def checked_keys(keys: Iterable[bytes]) -> tuple[bytes, ...]:

@@ -11,24 +11,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from math import inf
-from random import Random
-from typing import Final, Literal, Self, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import attrs
 
 from compactlib.budget import Budget
-from compactlib.clock import Clock, SystemClock
+from compactlib.clock import Clock
 from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, NotFound
-from compactlib.kv import KVStore
 from compactlib.observer import Observer, Observers
 from compactlib.rewrite import Executor
 from compactlib.service import PeriodicService
-from compactlib.staging.context import StagingOptions
 from compactlib.staging.errors import BranchNotFound
 from compactlib.staging.policy import StagingPolicy
-from compactlib.staging.ranges.committed import CommittedRanges
 from compactlib.staging.repository import Repository
-from compactlib.staging.rewrite import OpenStores
 from compactlib.staging.sensor import CompactionSensor, CompactionTrigger
 
 _LOGGER = logging.getLogger("compactlib.services")
@@ -53,15 +48,14 @@ class _Entry:
     waits: dict[_Job, tuple[float, int]] = attrs.field(factory=dict)
 
 
-class StagingWorker:
+class StagingWorker(PeriodicService):
     """Compacts the branches that a sensor triggers, and reclaims. It owns neither the sensor nor the repositories.
 
-    `open` makes a repository with the worker's sensor and observer, and adds it. `add` takes a repository made with
-    `sensor=worker.sensor`. Both may be called at any time. Adding a repository surveys it: the worker counts the staged
+    `add` takes a repository made with `sensor=worker.sensor`, at any time, and surveys it: the worker counts the staged
     tombstones of each branch, up to `max_scanned`, for the sensor.
 
-    Without `start`, `run_pending` runs the due operations in the caller's thread. A worker runs its operations one
-    after another, in one thread.
+    `start` starts its thread; `run_pending` runs the due operations in the caller's thread. Operations run one after
+    another. `stop` cancels the running one, which then changes nothing.
 
     Args:
         sensor: triggers branches; default: a new sensor with the default policy.
@@ -72,7 +66,11 @@ class StagingWorker:
         clock: for due times.
         budget: limits of all operations together; cancel it to stop.
         observer: notified of triggers and failures; the observers of the repositories are notified of compactions.
-            Repositories made by `open` have this observer.
+
+    Attributes:
+        sensor: give it to repositories as `sensor=worker.sensor`.
+        failures: number of failed operations.
+        last_error: the last failure.
     """
 
     def __init__(self, sensor: CompactionSensor | None = None, repositories: Iterable[Repository] = (), *,
@@ -81,47 +79,25 @@ class StagingWorker:
                  budget: Budget | None = None, observer: Observer | None = None) -> None:
         if reclaim_seconds is not None and not reclaim_seconds > 0:
             raise InvalidInput(f"reclaim_seconds is {reclaim_seconds}; give more than 0, or None")
+        super().__init__(self._turn, name="the compaction worker", every_seconds=_TURN_SECONDS, clock=clock)
         self.sensor: CompactionSensor = CompactionSensor(clock=clock) if sensor is None else sensor
-        """Triggers branches. Give it to repositories as `sensor=worker.sensor`."""
-        self._clock: Clock = SystemClock() if clock is None else clock
         self._policy = policy
         self._executor = executor
         self._reclaim_seconds = reclaim_seconds
-        self._budget = budget
+        self._limits = budget
         self._observer = Observers(observer)
         self._entries: dict[str, _Entry] = {}
         self._done = 0
         self._lent: Budget | None = None  # of the work under way
-        self._service = PeriodicService(self._turn, name="the compaction worker", every_seconds=_TURN_SECONDS,
-                                        clock=self._clock)
         for repository in repositories:
             self.add(repository)
-
-    @property
-    def failures(self) -> int:
-        """Number of failed operations."""
-        return self._service.failures
-
-    @property
-    def last_error(self) -> BaseException | None:
-        """The last failure."""
-        return self._service.last_error
-
-    def open(self, store: KVStore, committed: CommittedRanges, *, name: str = "main",
-             policy: StagingPolicy | None = None, options: StagingOptions | None = None,
-             stores: OpenStores | None = None, rng: Random | None = None) -> Repository:
-        """Make a repository with the worker's sensor, clock and observer, and `add` it. The caller closes it."""
-        repository = Repository(store, committed, name=name, policy=policy, options=options, stores=stores,
-                                clock=self._clock, rng=rng, sensor=self.sensor, observer=self._observer)
-        self.add(repository)
-        return repository
 
     def add(self, repository: Repository) -> None:
         """Survey, compact and reclaim a repository from now on; `InvalidInput` for a second one of its name."""
         if self._entries.setdefault(repository.name, _Entry(repository)).repository is not repository:
             raise InvalidInput(f"two repositories are named {repository.name!r}; give each its own name, or remove the "
                                f"first")
-        self._service.wake()
+        self.wake()
 
     def remove(self, name: str) -> None:
         """Remove a repository, or raise `NotFound`. A running operation continues, until the repository is closed."""
@@ -129,53 +105,41 @@ class StagingWorker:
             known = ", ".join(map(repr, self._entries)) or "none"
             raise NotFound(f"there is no repository {name!r}; the worker has {known}")
 
-    def start(self) -> None:
-        """Start the worker's thread. Idempotent; also after `stop`."""
-        self._service.start()
-
-    def run_pending(self) -> int:
-        """Run the due operations in the caller's thread, for hosts without threads, and return their number."""
+    def run_pending(self) -> bool:
+        """Run the due operations in the caller's thread, for hosts without threads. Returns whether one was due."""
         before = self._done
-        self._service.wake()
-        self._service.run_pending()
-        return self._done - before
+        if not self.is_own_thread:
+            self.wake()
+        super().run_pending()
+        return self._done > before
 
-    def stop(self, *, wait_seconds: float = 30.0) -> None:
-        """Cancel the running operation, which then changes nothing, start no other, and wait; see `Service.stop`."""
-        self._service.cancel()
+    def cancel(self) -> None:
+        super().cancel()
         if self._lent is not None:
             self._lent.cancel()
-        self._service.stop(wait_seconds=wait_seconds)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     # --- a turn
 
     def _turn(self, budget: Budget) -> None:
         """Run all due jobs, one after another."""
-        for entry, job, why in self._due():
+        for entry, job, why in self._due_jobs():
             budget.check()
-            self._lent = lent = (budget if self._budget is None else self._budget).child()
+            self._lent = lent = (budget if self._limits is None else self._limits).child()
             if budget.cancelled:
                 return  # `stop` was called before it could see this budget
             if self._entries.get(entry.repository.name) is entry:
-                self._run(entry, job, why, lent)
+                self._attempt(entry, job, why, lent)
             if lent.cancelled:
                 return
             self._done += 1
 
-    def _due(self) -> list[tuple[_Entry, _Job, str]]:
+    def _due_jobs(self) -> list[tuple[_Entry, _Job, str]]:
         """Return the due jobs, with the reasons of compactions. Drops the waits of jobs that no longer exist."""
         triggers: Iterable[CompactionTrigger] = ()
         try:
             triggers = self.sensor.take()
         except Exception as error:
-            self._failed("the sensor's policy", error)
+            self._note("the sensor's policy", error)
         now, due = self._clock.monotonic(), list[tuple[_Entry, _Job, str]]()
         for entry in list(self._entries.values()):
             jobs: dict[_Job, str] = {("survey", ""): ""}
@@ -187,7 +151,7 @@ class StagingWorker:
             due += ((entry, job, why) for job, why in jobs.items() if entry.waits.get(job, (now, 0))[0] <= now)
         return due
 
-    def _run(self, entry: _Entry, job: _Job, why: str, budget: Budget) -> None:
+    def _attempt(self, entry: _Entry, job: _Job, why: str, budget: Budget) -> None:
         """Run a job; after a failure it waits longer each time. `Busy`, as of a spent budget, counts as no failure."""
         kind, branch = job
         _, failures = entry.waits.get(job, (0.0, 0))
@@ -201,7 +165,7 @@ class StagingWorker:
             if budget.cancelled:
                 return
         except Exception as error:
-            self._failed(f"a {kind} of {f'branch {branch!r} of ' if branch else ''}{entry.repository.name!r}", error)
+            self._note(f"a {kind} of {f'branch {branch!r} of ' if branch else ''}{entry.repository.name!r}", error)
         entry.waits[job] = self._clock.monotonic() + wait, failures
 
     def _work(self, repository: Repository, kind: str, branch: str, why: str, budget: Budget) -> float:
@@ -235,9 +199,9 @@ class StagingWorker:
         if unreadable is not None:
             raise unreadable
 
-    def _failed(self, what: str, error: Exception) -> None:
-        self._service.last_error = error
-        self._service.failures += 1
+    def _note(self, what: str, error: Exception) -> None:
+        self.last_error = error
+        self.failures += 1
         _LOGGER.warning("%s failed, and is retried", what, exc_info=error)
         self._observer.event("staging_worker_failed", work=what, error=type(error).__name__, message=str(error),
                              failures=self.failures)

@@ -77,11 +77,3 @@ def test_another_version_is_refused_by_name(version: int, advice: str, rest: byt
 def test_a_record_no_release_writes_is_damage_with_a_good_crc(data: bytes) -> None:
     with pytest.raises(CorruptData, match="here"):
         FRAME.decode(data, "here")
-
-
-def test_a_format_may_raise_an_error_of_its_own_for_damage() -> None:
-    class Torn(CorruptData):
-        pass
-
-    with pytest.raises(Torn):
-        RecordFrame("test record", MAGIC, 3, "<H", damaged=Torn).decode(b"", "here")

@@ -28,7 +28,7 @@ from compactlib.errors import CompactlibError
 from compactlib.staging import Record
 from compactlib.staging.errors import LostRace
 from tests.harness.faulty_store import FaultyStore
-from tests.harness.staging_world import StagingWorld as World, State, contents, diff, head_contents, record
+from tests.harness.staging_world import StagingWorld as World, State, contents, diff, ended, head_contents, record
 
 _WAIT_SECONDS = 60.0
 """The time limit of a wait for an actor."""
@@ -200,10 +200,10 @@ class Story:
 
     def _show(self, world: World, name: str) -> Iterator[str]:
         branch = world.repo.branch(name)
-        status = branch.status()
+        status = branch.record()
         yield f"now {_texts(contents(branch))}"
         if status.sealed_tokens:
-            yield f"sealed {status.sealed_tokens}"
+            yield f"sealed {len(status.sealed_tokens)}"
         if status.compacted_metarange_id is not None:
             records = world.committed.scan(status.compacted_metarange_id)
             yield f"compacted {_texts({key.decode(): found.data.decode() for key, found in records})}"
@@ -250,5 +250,4 @@ def _told(report: Any) -> str:
         return "done"
     if "window_seconds" in report.why:
         return "throttled"
-    return {"no_changes": "no changes", "already_committed": "already committed"}.get(
-        getattr(report, "outcome", ""), "nothing to do")
+    return ended(report).replace("_", " ") if hasattr(report, "commit_id") else "nothing to do"

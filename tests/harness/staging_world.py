@@ -182,7 +182,9 @@ def committed(report: Any) -> Any:
 
 def ended(report: CommitReport) -> str:
     """Return how a commit or a move of HEAD ended."""
-    return report.outcome
+    if not report.is_empty:
+        return "committed"
+    return "already_committed" if report.why.startswith("another commit") else "no_changes"
 
 
 def missing(branch: Branch, key: bytes) -> bool:
@@ -198,5 +200,5 @@ def sigma(world: StagingWorld | None = None) -> tuple[StagingWorld, Branch]:
     main.delete(b"a")
     main.put(b"c", b"3")
     world.compact()
-    assert main.status().compacted_metarange_id is not None
+    assert main.record().compacted_metarange_id is not None
     return world, main

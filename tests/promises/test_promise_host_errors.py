@@ -301,7 +301,8 @@ def repository(**how: Any) -> Repository:
 def staging_worker(host: Host, **how: Any) -> Seen:
     sensor = CompactionSensor(PressurePolicy(deletes=1))
     with StagingWorker(sensor, reclaim_seconds=None, **how) as worker:
-        made = worker.open(MemoryStore(), CommittedRanges(MemoryObjects(), range_format=PlainFormat()))
+        made = repository(sensor=sensor)
+        worker.add(made)
         main = made.create_branch("main")
         main.put_many({b"%d" % number: b"noon" for number in range(10)})
         main.commit("ten")
@@ -329,7 +330,8 @@ def staging_worker_observer(host: Host) -> Seen:
 
 def staging_sensor_policy(host: Host) -> Seen:
     with StagingWorker(CompactionSensor(MistakenPolicy(host)), reclaim_seconds=None) as worker:
-        with worker.open(MemoryStore(), CommittedRanges(MemoryObjects(), range_format=PlainFormat())) as made:
+        with repository(sensor=worker.sensor) as made:
+            worker.add(made)
             main = made.create_branch("main")
             main.put(b"a", b"noon")
             main.delete(b"a")

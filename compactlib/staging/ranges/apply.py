@@ -39,7 +39,7 @@ class RangeWriter:
         self._known = known
         self._budget = budget
         self._elsewhere = elsewhere
-        self._open: Rows = files.range_format.empty
+        self._open: Rows = files.range_format.rows(())
         self._last_key = b""
         self._closed: list[RangeEntry] = []
         self._to_confirm: list[str] = []
@@ -71,7 +71,7 @@ class RangeWriter:
         """Close the last range, and return all ranges."""
         if len(self._open):
             self._write(self._open)
-            self._open = self._files.range_format.empty
+            self._open = self._files.range_format.rows(())
         return self._closed
 
     def finish(self, base_id: MetaRangeId | None) -> MetaRangeId:
@@ -204,7 +204,7 @@ class Apply:
                 self._rewrite(entry)
             self._notify(place + 1)
         while batch := self._changes.take(None):
-            self._merge(self._files.range_format.empty, batch, [])
+            self._merge(self._files.range_format.rows(()), batch, [])
 
     def _notify(self, done: int) -> None:
         self._observer.event("progress", work=self._work, done=done, total=len(self._base.entries) + 1, unit="ranges")

@@ -233,7 +233,7 @@ class CommittedRanges(RangeFiles):
     commit" and reads as empty; an empty metarange has an id like any other. Under the same split rule equal content
     has equal ids, independent of history, format and release.
 
-    Every method that reads raises `MetaRangeNotFound`, `RangeNotFound`, `DamagedRange` or `Unsupported` for a missing
+    Every method that reads raises `MetaRangeNotFound`, `RangeNotFound`, `CorruptData` or `Unsupported` for a missing
     or wrong file, and the errors of the object store (`ObjectStoreFailed`, `StorageError`). It never returns a part.
 
     Args:
@@ -314,7 +314,7 @@ class CommittedRanges(RangeFiles):
         """Read a result and its ranges that `base` does not have, from the store, past the caches.
 
         Called before the sources are dropped: an executor's result may come from another process, and its files may
-        have changed since. Raises `DamagedRange`, or `BeingCollected` for a missing file.
+        have changed since. Raises `CorruptData`, or `BeingCollected` for a missing file.
         """
         if metarange_id == base:
             return

@@ -20,7 +20,7 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.lru import Lru
 from compactlib.objects import CachedObjects, ObjectExists, ObjectInfo, ObjectNotFound, ObjectStore
-from compactlib.staging.errors import BeingCollected, DamagedRange, MetaRangeNotFound, RangeNotFound
+from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.ranges.metarange import MetaRange, SplitRule
 from compactlib.staging.ranges.plain import PlainFormat
 from compactlib.staging.ranges.rows import RangeFormat, Rows
@@ -46,10 +46,10 @@ class RangeFiles:
             raise InvalidInput(f"the prefix {prefix!r} must be empty or end with a slash")
         self.objects: ObjectStore = objects
         self.prefix: str = prefix
+        self.new_name: Callable[[], str] = new_name
         self.range_format: RangeFormat = PlainFormat() if range_format is None else range_format
         self.rule: SplitRule = SplitRule() if rule is None else rule
         self.clock: Clock = SystemClock() if clock is None else clock
-        self.new_name: Callable[[], str] = new_name
         self._cache: Lru[str, Rows | MetaRange] = Lru(max_bytes=cache_bytes)
 
     def read_range(self, entry: RangeEntry, *, keep: bool = True) -> Rows:
@@ -60,8 +60,8 @@ class RangeFiles:
         path = self.path_of_range(entry.range_id)
         rows = self._decode(self._fetched(entry, path), entry.range_id, path)
         if (len(rows), rows.key(0), rows.key(len(rows) - 1)) != (entry.count, entry.min_key, entry.max_key):
-            raise DamagedRange(path=path, offset=0, expected=f"{entry.count} records as the metarange says",
-                               found=f"{len(rows)} records, or other first and last keys")
+            raise CorruptData(path=path, offset=0, expected=f"{entry.count} records as the metarange says",
+                              found=f"{len(rows)} records, or other first and last keys")
         if keep:
             self._cache.put(entry.range_id, rows, entry.size_bytes)
         return rows
@@ -72,8 +72,8 @@ class RangeFiles:
         rows = self.read_range(entry, keep=False)
         found = rows.content_id()
         if found != entry.range_id:
-            raise DamagedRange(path=self.path_of_range(entry.range_id), offset=0, found=f"that of {found}",
-                               expected=f"the content of range {entry.range_id}")
+            raise CorruptData(path=self.path_of_range(entry.range_id), offset=0, found=f"that of {found}",
+                              expected=f"the content of range {entry.range_id}")
         return rows
 
     def forget(self, id_: str) -> None:
@@ -110,7 +110,7 @@ class RangeFiles:
             from compactlib.staging.ranges.parquet import ParquetFormat
 
             return ParquetFormat()
-        raise DamagedRange(path=path, offset=0, expected="a range file", found=f"one that begins with {data[:8]!r}")
+        raise CorruptData(path=path, offset=0, expected="a range file", found=f"one that begins with {data[:8]!r}")
 
     def read_metarange(self, metarange_id: MetaRangeId | None) -> MetaRange:
         """Return a metarange, checked against its id; for `None` an empty metarange under the present rule."""

@@ -20,9 +20,8 @@ from typing import Final, Self
 
 import attrs
 
-from compactlib.errors import InvalidInput
+from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.checksum import crc32
-from compactlib.staging.errors import DamagedRange
 from compactlib.staging.ranges.rows import DIGEST_BYTES, header_of
 from compactlib.staging.values import MetaRangeId, RangeEntry, RangeId, Record
 
@@ -132,12 +131,12 @@ class MetaRange:
 
     @classmethod
     def decode(cls, data: bytes, metarange_id: MetaRangeId, path: str) -> Self:
-        """Return the metarange of a file; `DamagedRange` if the bytes are damaged, or of another metarange."""
+        """Return the metarange of a file; `CorruptData` if the bytes are damaged, or of another metarange."""
         _HEADER.decode_header(data, path)
         found = _id_of(memoryview(data)[_HEADER.size:])
         if found != metarange_id:
-            raise DamagedRange(path=path, offset=_HEADER.size, expected=f"the content of metarange {metarange_id}",
-                               found=f"that of {found}")
+            raise CorruptData(path=path, offset=_HEADER.size, expected=f"the content of metarange {metarange_id}",
+                              found=f"that of {found}")
         low, high, raggedness, count = _RULE.unpack_from(data, _HEADER.size)
         at = _HEADER.size + _RULE.size
         entries = []

@@ -14,9 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from compactlib._arguments import require_whole
-from compactlib.errors import InvalidInput, MissingDependency
+from compactlib.errors import CorruptData, InvalidInput, MissingDependency
 from compactlib.files.checksum import crc32
-from compactlib.staging.errors import DamagedRange
 from compactlib.staging.ranges.metarange import LENGTHS_BYTES
 from compactlib.staging.ranges.rows import DIGEST_BYTES, ChangeBatch, Merged, Rows, content_hash
 from compactlib.staging.values import RangeId, Record
@@ -112,9 +111,6 @@ class ArrowRows:
     def table(self) -> Any:
         """Return the rows as a `pyarrow.Table`."""
         return pa.table(list(self.columns), schema=_SCHEMA)
-
-    def __repr__(self) -> str:
-        return f"<ArrowRows: {len(self):,} records>"
 
 
 class _Bytes:
@@ -217,7 +213,6 @@ class ParquetFormat:
     """
 
     name: str = "parquet"
-    empty: Rows = ArrowRows(*(pa.array([], pa.binary()) for _ in COLUMNS))
 
     def __init__(self, *, compression: Compression = "zstd", rows_per_group: int = 16_384) -> None:
         self._compression: Compression = compression
@@ -247,26 +242,17 @@ class ParquetFormat:
 
     def decode(self, data: bytes, range_id: RangeId, path: str) -> ArrowRows:
         at = data.rfind(_SEAL) + len(_SEAL)
-        is_sealed = at >= len(_SEAL)
-        if is_sealed and _seal_of(data, at, range_id) != data[at:at + _DIGITS]:
-            raise DamagedRange(path=path, offset=at, expected=f"the seal of range {range_id}, "
-                               f"{_seal_of(data, at, range_id)!r}", found=repr(data[at:at + _DIGITS]))
+        if _seal_of(data, at, range_id) != data[at:at + _DIGITS]:
+            raise CorruptData(path=path, offset=at, expected=f"the seal of range {range_id}, "
+                              f"{_seal_of(data, at, range_id)!r}", found=repr(data[at:at + _DIGITS]))
         try:
             table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
             if tuple(table.column_names) != COLUMNS or any(column.null_count for column in table.columns):
-                raise DamagedRange(path=path, offset=0, expected=f"the columns {', '.join(COLUMNS)} without nulls",
-                                   found=str(table.schema))
-            rows = ArrowRows(*(_one_array(column.cast(pa.binary())) for column in table.columns))
-            found = range_id if is_sealed else rows.content_id()
+                raise CorruptData(path=path, offset=0, expected=f"the columns {', '.join(COLUMNS)} without nulls",
+                                  found=str(table.schema))
+            return ArrowRows(*(_one_array(column.cast(pa.binary())) for column in table.columns))
         except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
-            raise DamagedRange(path=path, offset=0, expected="a Parquet file", found=str(error)) from error
-        if found != range_id:
-            raise DamagedRange(path=path, offset=0, expected=f"the content of range {range_id}",
-                               found=f"that of {found}")
-        return rows
-
-    def __repr__(self) -> str:
-        return f"ParquetFormat(compression={self._compression!r}, rows_per_group={self._rows_per_group})"
+            raise CorruptData(path=path, offset=0, expected="a Parquet file", found=str(error)) from error
 
 
 def _seal_of(data: bytes, at: int, range_id: RangeId) -> bytes:

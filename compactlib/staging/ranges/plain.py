@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Final, Self
 
+from compactlib.errors import CorruptData
 from compactlib.files.checksum import crc32
-from compactlib.staging.errors import DamagedRange
 from compactlib.staging.ranges.metarange import LENGTHS_BYTES
 from compactlib.staging.ranges.rows import ChangeBatch, Merged, Rows, content_hash, header_of
 from compactlib.staging.values import RangeId, Record
@@ -113,9 +113,6 @@ class PlainRows:
         """Keys, identities and data."""
         return self._keys, self._identities, self._datas
 
-    def __repr__(self) -> str:
-        return f"<PlainRows: {len(self):,} records>"
-
 
 def _lengths(column: Sequence[bytes]) -> bytes:
     return struct.pack(f"<{len(column)}I", *map(len, column))
@@ -129,7 +126,6 @@ class PlainFormat:
     """
 
     name: str = "plain"
-    empty: Rows = PlainRows([], [], [])
 
     def rows(self, pairs: Iterable[tuple[bytes, Record]]) -> PlainRows:
         keys: list[bytes] = []
@@ -156,8 +152,8 @@ class PlainFormat:
         _HEADER.decode_header(data, path)
         found = content_hash(0, ()) if len(data) < _HEADER.size + _COUNT.size else _hash_of_body(data)
         if found != range_id:
-            raise DamagedRange(path=path, offset=_HEADER.size, expected=f"the content of range {range_id}",
-                               found=f"that of {found}")
+            raise CorruptData(path=path, offset=_HEADER.size, expected=f"the content of range {range_id}",
+                              found=f"that of {found}")
         count, = _COUNT.unpack_from(data, _HEADER.size)
         at = _HEADER.size + _COUNT.size
         columns: list[list[bytes]] = []

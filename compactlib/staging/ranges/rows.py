@@ -17,7 +17,6 @@ import attrs
 from compactlib.errors import InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import RecordFrame
-from compactlib.staging.errors import DamagedRange
 from compactlib.staging.values import MAX_KEY_BYTES, Change, RangeId, Record, check_key
 
 DIGEST_BYTES: Final = 20
@@ -153,10 +152,6 @@ class RangeFormat(Protocol):
     def name(self) -> str:
         """Its name, for messages."""
 
-    @property
-    def empty(self) -> Rows:
-        """Rows without records."""
-
     def rows(self, pairs: Iterable[tuple[bytes, Record]]) -> Rows:
         """Return the rows of sorted records."""
 
@@ -170,14 +165,14 @@ class RangeFormat(Protocol):
         """Return the rows of a file.
 
         Raises:
-            DamagedRange: the bytes are damaged, or of another range.
+            CorruptData: the bytes are damaged, or of another range.
             Unsupported: a newer release wrote them.
         """
 
 
 def header_of(magic: bytes, version: int) -> RecordFrame:
     """Return the frame of the 16 bytes of a file's header: magic, version, zeros, CRC-32."""
-    return RecordFrame("file format", magic, version, "<H4x", damaged=DamagedRange)
+    return RecordFrame("file format", magic, version, "<H4x")
 
 
 def content_hash(count: int, columns: Iterable[tuple[Any, Iterable[Any]]]) -> RangeId:

@@ -27,7 +27,6 @@ from compactlib.staging import (
     StagingPolicy,
     StagingView,
     StagingWorker,
-    TombstoneCostPolicy,
 )
 from compactlib.testing import Driver, Journal, World
 from compactlib.testing.views import branch_pressures, branch_views
@@ -142,6 +141,5 @@ class Workers(ServiceFactory):
 COMPACTIONS = (Repositories(), RepositoriesOnDisk())
 SERVICES = (Workers(),)
 SENSE = (PressurePolicy(), PressurePolicy(deletes=1, sealed_tokens=1, tombstones_listed=1))
-PLAN = (AlwaysPolicy(), AlwaysPolicy(window_seconds=0), TombstoneCostPolicy(),
-        TombstoneCostPolicy(long_run=1, bytes_per_tombstone=0))
+PLAN = (AlwaysPolicy(), AlwaysPolicy(window_seconds=0))
 POLICIES = (*((policy, branch_pressures()) for policy in SENSE), *((policy, branch_views()) for policy in PLAN))

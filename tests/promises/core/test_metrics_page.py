@@ -147,5 +147,5 @@ def test_prometheus_exports_all_events_under_the_same_names(told: RecordingObser
     assert families.pop("compactlib_events") == "counter"
     expected = {f"compactlib_{name}": "counter" for name, _ in told.counters}
     levels = {f"compactlib_{name}": "gauge" for name, fields in told.events if fields.get("value") is not None}
-    assert "compactlib_staging_cleanup_backlog" in levels
+    assert "compactlib_staging_sealed_tokens" in levels
     assert families == expected | levels | {f"compactlib_{name}": "histogram" for name, _ in told.measured}

@@ -576,7 +576,7 @@ MISTAKES: Sequence[Mistake] = (
         "A commit drops the tokens of records that its damaged file no longer has."),
     Mistake(
         "staging-parquet-seal-unchecked", "compactlib/staging/ranges/parquet.py",
-        "        if is_sealed and _seal_of(data, at, range_id) != data[at:at + _DIGITS]:\n",
+        "        if _seal_of(data, at, range_id) != data[at:at + _DIGITS]:\n",
         "        if False:\n",
         ("tests/promises/staging/test_range_formats_conformance.py",),
         "A range of Parquet with a flipped bit is read as other records."),
@@ -620,13 +620,13 @@ MISTAKES: Sequence[Mistake] = (
         "A commit that another one made meanwhile is lost from the history."),
     Mistake(
         "staging-seal-of-an-outdated-plan", "compactlib/staging/compact.py",
-        "            if changed:\n                return None\n            # A full record",
+        "            if record.layers != view.record.layers:\n                return None\n            # A full record",
         "            # A full record",
         ("tests/promises/staging/test_vectors_compaction.py::test_an_outdated_plan_changes_nothing",),
         "A plan that is refused as outdated has sealed a token."),
     Mistake(
         "staging-put-held-whatever", "compactlib/staging/branch.py",
-        "                if all(getattr(now, name) == getattr(record, name) for name in batch.unchanged):",
+        "                if now == record if batch.needs_same_record else now.staging_token == record.staging_token:",
         "                if True:",
         (PAIRS,),
         "A write into a token that a commit has read is acknowledged, and lost."),
@@ -698,11 +698,11 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/test_promise_damaged_leftovers.py",),
         "A reclaim that finds a live metarange missing does not say which tokens it removed."),
     Mistake(
-        "staging-damaged-mark-ends-a-survey", "compactlib/staging/repository.py",
-        "in context.branches.marks({})))",
-        "in context.branches.marks()))",
+        "staging-damaged-mark-ends-a-count", "compactlib/staging/repository.py",
+        "in self._context.branches.marks({}))",
+        "in self._context.branches.marks())",
         ("tests/promises/test_promise_damaged_leftovers.py",),
-        "A damaged drop mark ends every survey of a repository."),
+        "A damaged drop mark ends every count of dropped tokens."),
     Mistake(
         "catalog-damaged-snapshot-deleted", "compactlib/catalog/check.py",
         "    if keys.update_key(earliest) in damage:\n",

@@ -40,7 +40,7 @@ def check_end(repo: Repository, page: Page) -> None:
     assert {key: record.data for key, record in main.head().records()} == held
     assert not main.is_dirty()
     repo.reclaim()
-    assert repo.survey().dropped_tokens == 0
+    assert repo.dropped_tokens() == 0
 
 
 def test_eight_processes_on_one_sqlite_file(tmp_path: Path) -> None:

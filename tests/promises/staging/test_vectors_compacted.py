@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("backend")
 
 def test_a_compacted_branch_reads_as_before() -> None:
     _, main = sigma()
-    assert main.status().sealed_tokens == 0
+    assert main.record().sealed_tokens == ()
     assert contents(main) == {"b": "2", "c": "3"}
     assert missing(main, b"a")
     assert head_contents(main) == {"a": "1", "b": "2"}
@@ -38,11 +38,11 @@ def test_a_compacted_branch_reads_as_before() -> None:
 
 def test_a_commit_after_a_compaction_writes_nothing_and_clears_it() -> None:
     world, main = sigma()
-    compacted = main.status().compacted_metarange_id
+    compacted = main.record().compacted_metarange_id
     stats = committed(main.commit("after"))
     assert (stats.added, stats.changed, stats.removed, stats.ranges_written) == (1, 0, 1, 0)
     assert head_contents(main) == {"b": "2", "c": "3"}
-    assert (main.status().compacted_metarange_id, diff(main)) == (None, [])
+    assert (main.record().compacted_metarange_id, diff(main)) == (None, [])
     assert world.repo.commit(stats.commit_id).metarange_id == compacted
 
 
@@ -56,10 +56,10 @@ def test_deleting_a_compacted_tombstone_again_writes_nothing() -> None:
 
 def test_changes_above_a_compaction_are_counted_against_head() -> None:
     world, main = sigma()
-    first = main.status().compacted_metarange_id
+    first = main.record().compacted_metarange_id
     main.put(b"d", b"4")
     world.compact()
-    assert main.status().compacted_metarange_id != first
+    assert main.record().compacted_metarange_id != first
     assert contents(main) == {"b": "2", "c": "3", "d": "4"}
     assert diff(main) == ["a removed 1->", "c added ->3", "d added ->4"]
 
@@ -69,7 +69,7 @@ def test_a_branch_that_was_emptied_stays_empty() -> None:
     main = world.branch({"a": "1"})
     main.delete(b"a")
     world.compact()
-    assert main.status().compacted_metarange_id is not None
+    assert main.record().compacted_metarange_id is not None
     assert (contents(main), diff(main)) == ({}, ["a removed 1->"])
     assert missing(main, b"a")
     assert committed(main.commit("empty")).removed == 1
@@ -121,14 +121,14 @@ def test_a_branch_from_a_compacted_one_has_head_s_view() -> None:
     world, main = sigma()
     other = world.repo.create_branch("x", "main")
     assert contents(other) == {"a": "1", "b": "2"}
-    assert other.status().compacted_metarange_id is None
-    assert other.status().commit_id == main.status().commit_id
+    assert other.record().compacted_metarange_id is None
+    assert other.record().commit_id == main.record().commit_id
 
 
 def moves(world: World) -> dict[str, Callable[[Branch], object]]:
     """Every operation that moves HEAD, none of which may see the branch dirty."""
     source = world.branch({"m": "1"}, name="source")
-    head = source.status().commit_id
+    head = source.record().commit_id
     assert head is not None
     return {
         "merge": lambda main: main.merge("source"),
@@ -156,14 +156,14 @@ def test_moves_of_head_clear_a_compaction_that_changes_nothing(name: str) -> Non
     world = World()
     main = world.branch({"a": "1", "b": "2"}, compacted={"a": "1", "b": "2"})
     committed(moves(world)[name](main))
-    assert main.status().compacted_metarange_id is None
+    assert main.record().compacted_metarange_id is None
     assert contents(main) == head_contents(main)
 
 
 def test_a_reset_over_a_compaction() -> None:
     world, main = sigma()
     assert not main.reset().is_empty
-    assert (diff(main), main.status().compacted_metarange_id) == ([], None)
+    assert (diff(main), main.record().compacted_metarange_id) == ([], None)
     assert contents(main) == {"a": "1", "b": "2"}
     world.repo.audit()
 
@@ -182,8 +182,8 @@ def test_a_hard_reset_over_a_compaction() -> None:
         main.hard_reset("target")
     committed(main.hard_reset("target", discard=True))
     assert contents(main) == head_contents(main) == {"t": "1"}
-    assert main.status().compacted_metarange_id is None
-    assert main.status().commit_id == target.status().commit_id
+    assert main.record().compacted_metarange_id is None
+    assert main.record().commit_id == target.record().commit_id
 
 
 def test_callers_give_no_identities() -> None:
@@ -202,14 +202,14 @@ def test_callers_give_no_identities() -> None:
 def test_a_compaction_that_equals_head_is_no_change_and_released() -> None:
     main = World().branch({"a": "1"}, compacted={"a": "1"})
     assert ended(main.commit("nothing")) == "no_changes"
-    assert main.status().compacted_metarange_id is None
+    assert main.record().compacted_metarange_id is None
 
 
 def test_staged_changes_that_undo_a_compaction_are_no_change() -> None:
     main = World().branch({"a": "1"}, compacted={"a": "2", "b": "3"}, staged={"a": "1", "b": None})
     assert diff(main) == []
     assert ended(main.commit("nothing")) == "no_changes"
-    assert (main.status().compacted_metarange_id, main.status().sealed_tokens) == (None, 0)
+    assert (main.record().compacted_metarange_id, main.record().sealed_tokens) == (None, ())
     assert contents(main) == {"a": "1"}
 
 
@@ -223,14 +223,14 @@ def test_the_loser_of_two_commits_learns_its_changes_are_committed() -> None:
     outcome = other.repo.branch("main").commit("second")
     first = committed(winner[0])
     assert ended(outcome) == "already_committed"
-    assert first.commit_id == main.status().commit_id
+    assert first.commit_id == main.record().commit_id
     assert len(list(main.log())) == 2
 
 
 def test_a_commit_after_a_hard_reset_does_not_report_success() -> None:
     world = World()
     main = world.branch({"a": "1"})
-    first = main.status().commit_id
+    first = main.record().commit_id
     assert first is not None
     main.put(b"b", b"2")
     main.commit("second")
@@ -238,7 +238,7 @@ def test_a_commit_after_a_hard_reset_does_not_report_success() -> None:
     other = World(world.store, world.objects, seed=9)
     world.hooks.before_create = lambda: committed(other.repo.branch("main").hard_reset(first, discard=True))
     assert ended(main.commit("third")) == "no_changes"
-    assert main.status().commit_id == first
+    assert main.record().commit_id == first
     assert contents(main) == {"a": "1"}
 
 
@@ -254,7 +254,7 @@ def test_a_seal_in_front_does_not_make_a_commit_build_again() -> None:
     world.hooks.before_create = sealed_meanwhile
     assert committed(main.commit("a")).rebuilds == 0
     assert head_contents(main) == {"a": "1"}
-    assert (main.status().sealed_tokens, diff(main)) == (1, ["late added ->1"])
+    assert (len(main.record().sealed_tokens), diff(main)) == (1, ["late added ->1"])
 
 
 def test_a_commit_is_built_again_after_a_concurrent_compaction() -> None:
@@ -264,7 +264,7 @@ def test_a_commit_is_built_again_after_a_concurrent_compaction() -> None:
     stats = committed(main.commit("a"))
     assert (stats.added, stats.rebuilds) == (1, 1)
     assert head_contents(main) == contents(main) == {"a": "1", "z": "0"}
-    assert main.status().compacted_metarange_id is None
+    assert main.record().compacted_metarange_id is None
 
 
 @pytest.mark.parametrize("predicates", ["version", "value"])

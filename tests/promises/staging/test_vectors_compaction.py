@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from compactlib.errors import InvalidInput
+from compactlib.errors import InvalidInput, Stale
 from compactlib.staging import AlwaysPolicy, Branch, SplitRule, StagingOptions
-from compactlib.staging.errors import OutdatedPlan
 from tests.harness.staging_world import NOW, StagingWorld as World
 
 
@@ -35,7 +34,7 @@ def values(branch: Branch) -> dict[bytes, bytes]:
 
 def test_the_outcome_and_the_record() -> None:
     world, branch = sigma()
-    before, dropped = branch.record(), world.repo.survey().dropped_tokens
+    before, dropped = branch.record(), world.repo.dropped_tokens()
     stats = compacted(world)
     after = branch.record()
     assert stats.sealed_before == 1
@@ -44,7 +43,7 @@ def test_the_outcome_and_the_record() -> None:
     assert after.sealed_tokens == ()
     assert after.staging_token != before.staging_token
     assert (after.commit_id, after.compaction_started_at) == (before.commit_id, world.clock.now())
-    assert world.repo.survey().dropped_tokens == dropped + 1
+    assert world.repo.dropped_tokens() == dropped + 1
 
 
 def test_the_second_compaction_builds_on_the_first() -> None:
@@ -202,7 +201,7 @@ def carry_out(world: World, branch: Branch, operation: tuple[object, ...]) -> ob
             branch.delete(key)
         case ("commit",):
             outcome = branch.commit("c")
-            return outcome.outcome, outcome.added
+            return outcome.is_empty, outcome.added
         case ("reset",):
             branch.reset()
         case ("reset_key", bytes() as key):
@@ -230,7 +229,7 @@ def test_readers_see_no_difference_after_a_compaction(steps: list[tuple[tuple[ob
         if compacts:
             other.repo.compact(policy=NOW)
         assert seen(left) == seen(right)
-    assert left.commit("end").outcome == right.commit("end").outcome
+    assert left.commit("end").is_empty == right.commit("end").is_empty
     assert list(left.head().records()) == list(right.head().records())
     metaranges = {repo.at("main").metarange_id for repo in (plain.repo, other.repo)}
     assert len(metaranges) <= 1  # equal content, equal id
@@ -243,6 +242,6 @@ def test_an_outdated_plan_changes_nothing() -> None:
     branch.commit("the plan is not of this")
     branch.put(b"z", b"1")
     before = branch.record()
-    with pytest.raises(OutdatedPlan):
+    with pytest.raises(Stale):
         world.repo.compact(plan)
     assert branch.record() == before

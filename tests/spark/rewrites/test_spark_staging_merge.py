@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from compactlib.errors import CorruptData
 from compactlib.kv import MemoryStore
 from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.spark import StagingMerge
 from compactlib.staging import CommittedRanges, ParquetFormat, Record, Repository, SplitRule
-from compactlib.staging.errors import DamagedRange
 from compactlib.staging.values import Change
 
 pytestmark = pytest.mark.spark
@@ -95,7 +95,7 @@ def test_damage_found_by_a_worker_is_raised_unchanged(spark: SparkSession, tmp_p
     damaged = committed.ranges_of(base)[1]
     path = tmp_path / "ranges" / damaged.range_id
     path.write_bytes(path.read_bytes()[:-20] + b"x" * 20)
-    with pytest.raises(DamagedRange) as caught:
+    with pytest.raises(CorruptData) as caught:
         StagingMerge(spark, committed, open_objects).apply(base, [(damaged.min_key, None)])
     assert caught.value.path == f"ranges/{damaged.range_id}"
     assert not list(open_objects().list("incoming/"))
