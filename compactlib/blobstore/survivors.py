@@ -50,7 +50,6 @@ class Survivor(NamedTuple):
         written_ms: the time of its operation.
         until_ms: the last time at which it is kept; `MAX_TIME_MS` or more if unknown.
         size: bytes of the record.
-        copies: how often its segment was compacted, which is at least how often the record was copied.
         earlier_ms: the times of older PUTs of its id that the log still holds, in any order.
         now_ms: the time at which the step began.
     """
@@ -58,7 +57,6 @@ class Survivor(NamedTuple):
     written_ms: int
     until_ms: int
     size: int
-    copies: int
     earlier_ms: Sequence[int] = ()
     now_ms: int = 0
 
@@ -172,7 +170,6 @@ class Survivors:
     snapshot: LogContents
     rules: Rules
     verdicts: Counter[Verdict]  # the number of records of the sources for each verdict
-    classes: Counter[int]  # the number of records to copy of each class, if they are placed
 
     @property
     def copied_bytes(self) -> int:
@@ -236,8 +233,7 @@ def choose_survivors(snapshot: LogContents, sources: Sequence[SegmentName], rule
                               picked=tuple(picked), files=files)
                   for source, picked in zip(sources, outputs, strict=False))
     assert len(tasks) == len(outputs), "the survivors of one source fit into one output"
-    return Survivors(sources=tuple(sources), outputs=tasks, snapshot=snapshot, rules=rules, verdicts=verdicts,
-                     classes=Counter(placed))
+    return Survivors(sources=tuple(sources), outputs=tasks, snapshot=snapshot, rules=rules, verdicts=verdicts)
 
 
 def _packed(records: Iterable[tuple[Picked, int]], segment_bytes: int) -> list[list[Picked]]:
@@ -270,7 +266,7 @@ def _class_of(place: Place, entry: IndexEntry, history: Sequence[IndexEntry], no
     if entry.kind == _PUT and state is not None:
         until = min(expiry(state.newest.expires_ms, state.newest.flags), state.deleted_ms + retention_ms)
         earlier = [each.op_time_ms for each in history if each.kind == _PUT and each.sequence < entry.sequence]
-    record = Survivor(entry.op_time_ms, until, entry.size, entry.segment.generation, earlier, now_ms)
+    record = Survivor(entry.op_time_ms, until, entry.size, earlier, now_ms)
     found: object = place(record)
     if not isinstance(found, int) or abs(found) >= 1 << 63:
         raise InvalidInput(f"place() gave {found!r:.100} as the class of {record}; give a whole number of 64 bits")
