@@ -72,7 +72,7 @@ class PlanDoesNotFit(Stale):
 class StoreFull(DiskFull):
     """Every segment of the log is in use. Compact the store, or create a larger one.
 
-    The message says what keeps segments from being compacted; `BlobStore.plan().why` has more.
+    `BlobStore.plan().why` says what keeps segments from being compacted.
     """
 
     _advice = f"{HOW_TO_COMPACT}; see plan().why for what holds that back, or create a larger one"

@@ -170,7 +170,7 @@ class Log:
             what = f"a record of {wanted_bytes:,} bytes" if wanted_bytes else "going on"
             raise StoreFull(operation="append", path=self.folder, errno=errno.EDQUOT, detail=(
                 f"all {self.descriptor.capacity_bytes:,} bytes of the log's capacity are in segments, and {what} needs "
-                f"another one; {self._gates()}"))
+                f"another one"))
         self.lists.make_ready()
         self.seal_index()
         name = self._active.next_position
@@ -198,14 +198,6 @@ class Log:
             if has_records := bool(self.contents.active.records):
                 self.roll()
             return has_records
-
-    def _gates(self) -> str:
-        """Return the gates that keep segments from being compacted, without reading the index."""
-        config, segments = self.config, len(self.contents.segments)
-        eligible = len(self.eligible())
-        return (f"{eligible} of {segments} segments may be compacted, {segments - 1 - eligible} are kept by the "
-                f"journal (journal_max_entries={config.journal_max_entries}), deletes count after "
-                f"deleted_retention_seconds={config.deleted_retention_seconds}, evicts={config.evicts}")
 
     # -- durability
 

@@ -134,8 +134,9 @@ class CopyRecords:
             end, read, records, crc = SEGMENT_HEADER_BYTES, 0, 0, 0
             out.write_at(0, [encode_header(self.header)])
             self._report(attempt, 0, total)
-            for part in self.picked:
-                with contextlib.closing(self._opened(part.segment)) as file:
+            for part, source in zip(self.picked, self.source_files, strict=True):
+                # Each record says by its CRC that it is of this store.
+                with contextlib.closing(SegmentFile(source, self.header.store.header(part.segment))) as file:
                     for first, last in _runs(part.offsets, part.sizes):
                         size = sum(part.sizes[first:last])
                         attempt.budget.spend(size)
@@ -151,14 +152,6 @@ class CopyRecords:
 
     def _report(self, attempt: Attempt, done: int, total: int) -> None:
         attempt.observer.event("progress", work=f"compact {self.name}", done=done, total=total, unit="bytes")
-
-    def _opened(self, name: SegmentName) -> SegmentFile:
-        file = SegmentFile(os.path.join(self.folder, name.log_file))
-        if file.header.name != name or file.header.store.incarnation != self.header.store.incarnation:
-            file.close()
-            raise CorruptData(path=file.path, offset=0, expected=f"segment {name} of this store",
-                              found=f"segment {file.header.name} of store {file.header.store.incarnation.hex()}")
-        return file
 
 
 @attrs.frozen(kw_only=True, eq=False)
