@@ -374,8 +374,7 @@ def index_bytes_per_blob(source: Path, work: Path, scale: Scale) -> float:
         blobs = sum(1 for segment in snapshot.segments
                     for entry in segment.entries() if entry.kind == RecordKind.PUT)
     tracemalloc.stop()
-    print(f"  {blobs} blobs in {status.records} records: {taken} bytes for the open store, of which "
-          f"{status.index_memory_bytes} in columns")
+    print(f"  {blobs} blobs in {status.records} records: {taken} bytes for the open store")
     return taken / blobs
 
 

@@ -210,7 +210,7 @@ _SEGMENT_BYTES = 1 << 14
 
 def _config(segments: int) -> BlobStoreConfig:
     return BlobStoreConfig(capacity_bytes=_SEGMENT_BYTES * (2 * segments + 16), segment_bytes=_SEGMENT_BYTES,
-                           journal_max_entries=0, max_blob_bytes=0, durability="interval")
+                           journal_max_entries=0, max_blob_bytes=0, durability="interval", find_max_entries=40)
 
 
 @contextmanager
@@ -272,9 +272,9 @@ def blob_put_again(n: int, folder: Path, watch: Stopwatch) -> None:
 
 def blob_follow(n: int, folder: Path, watch: Stopwatch) -> None:
     with _blobs_of(n, folder) as store, watch:
-        found = store.entries_since(max_bytes=80_000)
+        found = store.entries_since()
         while not found.at_end:
-            found = store.entries_since(found.token, max_bytes=80_000)
+            found = store.entries_since(found.token)
 
 
 # ------------------------------------------------------------------------------------------- index sets and scheduler

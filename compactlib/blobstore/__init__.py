@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from compactlib.blobstore.policies import (
         CompactAll as CompactAll,
         CostBenefit as CostBenefit,
-        ExpiryForecast as ExpiryForecast,
         Greedy as Greedy,
         Hybrid as Hybrid,
         StatsBased as StatsBased,
@@ -74,7 +73,7 @@ else:
         "compactlib.blobstore.segment_list": "is_blob_store",
         "compactlib.blobstore.errors": "BlobExists BlobMissing NotAStore StoreFull",
         "compactlib.blobstore.plan": "BlobPlan",
-        "compactlib.blobstore.policies": "CompactAll CostBenefit ExpiryForecast Greedy Hybrid StatsBased",
+        "compactlib.blobstore.policies": "CompactAll CostBenefit Greedy Hybrid StatsBased",
         "compactlib.blobstore.reader": "BlobReader SegmentRecords StoredRecord",
         "compactlib.blobstore.records": "RecordKind",
         "compactlib.blobstore.replication": "ReplicationToken",

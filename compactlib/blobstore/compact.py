@@ -134,6 +134,7 @@ class Compactor:
     # the last unexpected exception of an executor, a task or a callback of the host
     last_error: CompactlibError | None = attrs.field(default=None, init=False)
     failures: int = attrs.field(default=0, init=False)
+    begun: int = attrs.field(default=0, init=False)  # how many compactions have begun
 
     def view(self, policy: BlobPolicy, budget: Budget) -> BlobView:
         """Return the store as a policy sees it. Reads the whole index once."""
@@ -154,6 +155,7 @@ class Compactor:
         try:
             with run.held:
                 run.begin("compaction")
+                self.begun += 1
                 run.budget.check()
                 log.remove_leftovers()
                 finish_erasures(log)
@@ -258,36 +260,30 @@ class Compactor:
 
         If one is bad, return `None`: its sources stay. A damaged source alone is left out, with all its records.
         """
-        log, failures, files = self._log, list[CompactlibError](), list[str]()
-        for output, outcome in zip(survivors.outputs, outcomes, strict=True):
-            try:
+        log = self._log
+        files = [outcome.files[0].path for outcome in outcomes if not isinstance(outcome, RewriteFailure)]
+        try:
+            for output, outcome in zip(survivors.outputs, outcomes, strict=True):
                 if isinstance(outcome, RewriteFailure):
                     raise outcome.error
-                files.append(outcome.files[0].path)
-                check_segment(files[-1], output.header, output.end, output.records,
-                              output.sequences, done.budget)
-            except CompactlibError as error:
-                failures.append(error)
-        if not failures:
+                check_segment(outcome.files[0].path, output.header, output.end, output.records, output.sequences,
+                              done.budget)
             return files
+        except CompactlibError as error:
+            failure = error.with_traceback(None)
         remove_names(log.files, log.folder, map(os.path.basename, files))
-        for failure in failures:
-            if isinstance(failure, CorruptData):
-                segment = segment_of_log_file(os.path.basename(failure.path))
-                if segment is not None and segment in survivors.sources:
-                    damage = failure.with_traceback(None)
-                    self.damaged[segment] = f"left out for damage until the store is opened again: {damage}"
-                    done.report = attrs.evolve(done.report, left_out=(*done.report.left_out, segment),
-                                               damage=(*done.report.damage, damage))
-                    done.drop({segment})
-                    done.observer.event("blobstore_damage_found", store=self._name, segment=str(segment),
-                                        error=str(damage))
-                    return None
-        for failure in failures:
-            self._note(failure)
-            if isinstance(failure, BudgetSpent | StorageError):
-                raise failure
-        done.failures[f"the step of segments {', '.join(map(str, sorted(survivors.sources)))}"] = failures[0]
+        segment = segment_of_log_file(os.path.basename(failure.path)) if isinstance(failure, CorruptData) else None
+        if isinstance(failure, CorruptData) and segment is not None and segment in survivors.sources:
+            self.damaged[segment] = f"left out for damage until the store is opened again: {failure}"
+            done.report = attrs.evolve(done.report, left_out=(*done.report.left_out, segment),
+                                       damage=(*done.report.damage, failure))
+            done.drop({segment})
+            done.observer.event("blobstore_damage_found", store=self._name, segment=str(segment), error=str(failure))
+            return None
+        self._note(failure)
+        if isinstance(failure, BudgetSpent | StorageError):
+            raise failure
+        done.failures[f"the step of segments {', '.join(map(str, sorted(survivors.sources)))}"] = failure
         done.drop({*survivors.sources, *done.waiting[:done.carried]})
         return None
 
@@ -369,7 +365,7 @@ class Compactor:
             bytes_written=report.bytes_written + written, bytes_freed=report.bytes_freed - written,
             sources=(*report.sources, *(name for name in survivors.sources if name not in report.targets)),
             targets=(*(name for name in report.targets if name not in survivors.sources), *names),
-            verdicts=Counter(report.verdicts) + verdicts, classes=Counter(report.classes) + survivors.classes)
+            verdicts=Counter(report.verdicts) + verdicts)
         done.observer.event("blobstore_positions_moved", store=self._name, removed=list(map(str, survivors.sources)),
                             copied_bytes=survivors.copied_bytes, added=list(map(str, names)))
         for verdict, event in ((Verdict.EXPIRED, "blobstore_expired_gone"), (Verdict.DELETED, "blobstore_deleted_gone"),

@@ -122,11 +122,6 @@ class LogContents:
         """Return the used capacity: every segment before the active one counts whole, the active one up to its end."""
         return (len(self.segments) - 1) * segment_bytes + self.active.end
 
-    def memory_bytes(self) -> int:
-        """Return the memory of the index columns and of the directory of hashes."""
-        parts = (part for segment in self.segments for part in segment.parts)
-        return self.directory.memory_bytes() + sum(part.memory_bytes() for part in parts)
-
     def eligible(self, journal_entries: int, log_segments: int) -> tuple[SegmentName, ...]:
         """Return the segments that may be compacted: all but the active segment and the segments of the journal.
 

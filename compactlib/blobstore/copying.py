@@ -61,7 +61,7 @@ def copy_store(source: BlobStore | BlobReader, folder: StrPath, config: BlobStor
         CorruptData: a record of the source is damaged.
         StoreFull, BlobTooLarge: the copy, or its segments, have too little capacity.
         BudgetSpent, StorageError: the budget ended, or the disk refused. After each of these errors the copy is
-            removed; if the disk refuses the removal, it remains, complete or with the suffix `.copying`.
+            removed, unless the disk refuses that, or the new name of the complete copy.
     """
     disk: Files = LocalFiles() if files is None else files
     path = local_path(folder)
@@ -71,7 +71,6 @@ def copy_store(source: BlobStore | BlobReader, folder: StrPath, config: BlobStor
             raise InvalidInput(f"{name} exists; a store is copied into a new folder: remove this one, or give "
                                f"another folder")
     config.check_capacity()
-    done: StoreCopy | None = None
     # Outside of the `try`: a folder that another copy makes concurrently must not be removed.
     disk.make_folder(unfinished)
     try:
@@ -80,15 +79,14 @@ def copy_store(source: BlobStore | BlobReader, folder: StrPath, config: BlobStor
         with BlobStore(unfinished, quiet, files=disk, clock=clock) as copy:
             done = _copied(source, copy, Budget() if budget is None else budget)
             copy.flush()
-        disk.rename(unfinished, path)
-        disk.sync_folder(os.path.dirname(path))
     except BaseException:
-        if done is not None and not os.path.lexists(unfinished):
-            # It has its final name, and a crash during the removal must not leave a part of it there.
-            with contextlib.suppress(StorageError):
-                disk.rename(path, unfinished)
-        _remove(disk, unfinished)
+        with contextlib.suppress(StorageError, OSError):
+            for name in list_folder(unfinished):
+                disk.unlink(os.path.join(unfinished, name))
+            disk.remove_folder(unfinished)
         raise
+    disk.rename(unfinished, path)
+    disk.sync_folder(os.path.dirname(path))
     return done
 
 
@@ -116,10 +114,3 @@ def _copied(source: Reading, copy: BlobStore, budget: Budget) -> StoreCopy:
         records += 1
         size += entry.size
     return StoreCopy(records, size, left_out)
-
-
-def _remove(files: Files, folder: str) -> None:
-    with contextlib.suppress(StorageError, OSError):
-        for name in list_folder(folder):
-            files.unlink(os.path.join(folder, name))
-        files.remove_folder(folder)

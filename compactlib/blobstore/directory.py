@@ -105,10 +105,6 @@ class IndexDirectory:
         """Return all parts."""
         return [*self.singles, *(owner for run in self.runs for owner in run.live())]
 
-    def memory_bytes(self) -> int:
-        """Return the memory of the runs, without the parts."""
-        return sum(12 * len(run.hashes) for run in self.runs)
-
 
 def _entries(parts: Iterable[IndexPart]) -> int:
     return sum(map(len, parts))

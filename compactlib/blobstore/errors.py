@@ -6,18 +6,14 @@ Each says which blob, segment or file it is about and what to do. Damage is `com
 
 from __future__ import annotations
 
-import errno as _errno
-import os
-
 from compactlib.errors import Conflict, DiskFull, InvalidInput, NotFound, Stale
+
+HOW_TO_COMPACT = ("compact the store by store.compact(), or in the background by a CompactionManager and its "
+                  "add(store.name, store)")
 
 
 class NotAStore(InvalidInput):
     """The folder does not hold a blob store. Check the path, or create one in an empty folder."""
-
-    def __init__(self, message: str, *, path: str) -> None:
-        super().__init__(message)
-        self.path = path
 
 
 class BlobTooLarge(InvalidInput):
@@ -32,17 +28,9 @@ class BlobTooLarge(InvalidInput):
 class BlobMissing(NotFound):
     """The store does not know this id: it was never put, or a compaction has removed all its records."""
 
-    def __init__(self, message: str, *, id: bytes) -> None:  # noqa: A002
-        super().__init__(message)
-        self.id = id
-
 
 class BlobConflict(Conflict):
     """The blob is not in the state that the operation needs; nothing was changed. The leaves say which."""
-
-    def __init__(self, message: str, *, id: bytes) -> None:  # noqa: A002
-        super().__init__(message)
-        self.id = id
 
 
 class BlobExists(BlobConflict):
@@ -84,17 +72,7 @@ class PlanDoesNotFit(Stale):
 class StoreFull(DiskFull):
     """Every segment of the log is in use. Compact the store, or create a larger one.
 
-    `gates` says what keeps segments from being compacted; `BlobStore.plan().why` has more.
+    `BlobStore.plan().why` says what keeps segments from being compacted.
     """
 
-    def __init__(self, *, path: str | os.PathLike[str], capacity_bytes: int, wanted_bytes: int, gates: str) -> None:
-        for_what = f"a record of {wanted_bytes:,} bytes" if wanted_bytes else "going on"
-        super().__init__(operation="append", path=path, errno=_errno.EDQUOT,
-                         detail=f"all {capacity_bytes:,} bytes of the log's capacity are in segments, and {for_what} "
-                                f"needs another one; {gates}",
-                         advice="compact the store by store.compact(), or in the background by a CompactionManager and "
-                                "its add(store.name, store); see plan().why for what holds that back, or create a "
-                                "larger one")
-        self.capacity_bytes = capacity_bytes
-        self.wanted_bytes = wanted_bytes
-        self.gates = gates
+    _advice = f"{HOW_TO_COMPACT}; see plan().why for what holds that back, or create a larger one"

@@ -179,11 +179,6 @@ class IndexPart:
         return IndexPart(self.segment, self.start, self.end, (*self.columns[:-1], flags), self.ids, self.id_ends,
                          self.hashes, self.rows)
 
-    def memory_bytes(self) -> int:
-        """Return the memory of the columns."""
-        arrays = (*self.columns, self.id_ends, self.hashes, self.rows)
-        return len(self.ids) + sum(len(each) * each.itemsize for each in arrays)
-
     @property
     def file_bytes(self) -> int:
         """Bytes of the part in the file."""

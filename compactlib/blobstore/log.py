@@ -15,6 +15,7 @@ After a failed sync a second sync proves nothing, so every later sync fails, too
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import threading
@@ -166,8 +167,10 @@ class Log:
     def roll(self, wanted_bytes: int = 0) -> None:
         """Seal the active segment and begin the next one, durably; with the lock held."""
         if not self.free_segments:
-            raise StoreFull(path=self.folder, capacity_bytes=self.descriptor.capacity_bytes,
-                            wanted_bytes=wanted_bytes, gates=self._gates())
+            what = f"a record of {wanted_bytes:,} bytes" if wanted_bytes else "going on"
+            raise StoreFull(operation="append", path=self.folder, errno=errno.EDQUOT, detail=(
+                f"all {self.descriptor.capacity_bytes:,} bytes of the log's capacity are in segments, and {what} needs "
+                f"another one"))
         self.lists.make_ready()
         self.seal_index()
         name = self._active.next_position
@@ -195,14 +198,6 @@ class Log:
             if has_records := bool(self.contents.active.records):
                 self.roll()
             return has_records
-
-    def _gates(self) -> str:
-        """Return the gates that keep segments from being compacted, without reading the index."""
-        config, segments = self.config, len(self.contents.segments)
-        eligible = len(self.eligible())
-        return (f"{eligible} of {segments} segments may be compacted, {segments - 1 - eligible} are kept by the "
-                f"journal (journal_max_entries={config.journal_max_entries}), deletes count after "
-                f"deleted_retention_seconds={config.deleted_retention_seconds}, evicts={config.evicts}")
 
     # -- durability
 

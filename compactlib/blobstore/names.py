@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from compactlib.errors import InvalidInput
-
 LOG_SUFFIX, INDEX_SUFFIX = ".log", ".index"
 UNPUBLISHED_SUFFIX = ".temp"
 """Suffix of a file that a copying attempt writes."""
@@ -38,14 +36,6 @@ class SegmentName(NamedTuple):
 
     position: int
     generation: int
-
-    @classmethod
-    def parse(cls, text: str) -> SegmentName:
-        """Return the name written as `position_generation`, without leading zeros."""
-        found = _named(text, "")
-        if found is None:
-            raise InvalidInput(f"{text!r} is not the name of a log segment; it is position_generation, such as 3_0")
-        return found
 
     @property
     def next_position(self) -> SegmentName:

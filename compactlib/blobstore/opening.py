@@ -62,11 +62,10 @@ def make_folder(folder: str, config: BlobStoreConfig, files: Files, *, create: b
     if not create:
         names = list_folder(folder) if os.path.isdir(folder) else []
         if FILE_NAME not in names and not any(map(segment_of_log_file, names)):
-            raise NotAStore(f"{folder} holds no blob store; check the path, or open it with create=True to make one",
-                            path=folder)
+            raise NotAStore(f"{folder} holds no blob store; check the path, or open it with create=True to make one")
     elif not os.path.isdir(folder):
         if os.path.lexists(folder):
-            raise NotAStore(f"{folder} is not a folder; choose another place for the store", path=folder)
+            raise NotAStore(f"{folder} is not a folder; choose another place for the store")
         config.check_capacity()
         # Two processes may create one store concurrently: the process that gets the lock does the rest.
         make_missing_folder(files, folder)
@@ -81,7 +80,7 @@ def open_log(guard: Guard, folder: str, config: BlobStoreConfig, files: Files, c
     if found.listed is None:
         others = [name for name in found.names if name not in _OF_NO_STORE and not name.startswith(".")]
         if others:
-            raise NotAStore(f"{folder} holds {others[0]!r} and no blob store; choose an empty folder", path=folder)
+            raise NotAStore(f"{folder} holds {others[0]!r} and no blob store; choose an empty folder")
         config.check_capacity()
         size = min(config.segment_bytes, config.capacity_bytes)
         descriptor = Descriptor(new_incarnation(), size, config.capacity_bytes // size, milliseconds(clock.now()))

@@ -67,11 +67,11 @@ def draft_put(blob_id: bytes, history: Sequence[IndexEntry], *, content_bytes: i
     is_there = state.is_deleted or state.put is not None
     if not replace and is_there and not state.newest.is_expired(now_ms):
         was = "deleted" if state.is_deleted else "put before"
-        raise BlobExists(f"blob {blob_id!r} is {was}; choose another id, or put it with replace=True", id=blob_id)
+        raise BlobExists(f"blob {blob_id!r} is {was}; choose another id, or put it with replace=True")
     newest = state.newest
     if state.is_deleted and newest.life_version == MAX_LIFE_VERSION:
         raise BlobExists(f"blob {blob_id!r} is deleted, and has had all {MAX_LIFE_VERSION + 1} lives that a record can "
-                         f"count; choose another id", id=blob_id)
+                         f"count; choose another id")
     return draft._replace(op_time_ms=max(now_ms, 1 + max(entry.op_time_ms for entry in history)),
                           life_version=newest.life_version + state.is_deleted)
 
@@ -80,7 +80,7 @@ def draft_delete(blob_id: bytes, state: BlobState | None, now_ms: int) -> IndexE
     """Return the DELETE of a blob; an expired blob can be deleted, too."""
     known = _known(blob_id, state)
     if known.is_deleted:
-        raise BlobDeleted(f"blob {blob_id!r} was deleted before, at {known.newest.op_time_ms / 1000:.3f}", id=blob_id)
+        raise BlobDeleted(f"blob {blob_id!r} was deleted before, at {known.newest.op_time_ms / 1000:.3f}")
     return _following(known, RecordKind.DELETE, now_ms)
 
 
@@ -89,13 +89,13 @@ def draft_undelete(blob_id: bytes, state: BlobState | None, now_ms: int, retenti
     known = _known(blob_id, state)
     if not known.is_deleted:
         kind = AlreadyUndeleted if known.newest.life_version else NotDeleted
-        raise kind(f"blob {blob_id!r} is not deleted", id=blob_id)
+        raise kind(f"blob {blob_id!r} is not deleted")
     newest = known.newest
     if not known.has_content or newest.op_time_ms + retention_ms < now_ms:
         raise DeletedForGood(f"blob {blob_id!r} was deleted at {newest.op_time_ms / 1000:.3f}, more than "
-                             f"{retention_ms / 1000:g} s ago, or its content was dropped", id=blob_id)
+                             f"{retention_ms / 1000:g} s ago, or its content was dropped")
     if known.newest.is_expired(now_ms):
-        raise BlobExpired(f"blob {blob_id!r} has expired at {newest.expires_ms / 1000:.3f}", id=blob_id)
+        raise BlobExpired(f"blob {blob_id!r} has expired at {newest.expires_ms / 1000:.3f}")
     return _following(known, RecordKind.UNDELETE, now_ms)._replace(life_version=newest.life_version + 1)
 
 
@@ -103,18 +103,18 @@ def draft_ttl_update(blob_id: bytes, state: BlobState | None, now_ms: int, buffe
     """Return the TTL_UPDATE that makes a blob permanent."""
     known = _known(blob_id, state)
     if known.is_deleted:
-        raise BlobDeleted(f"blob {blob_id!r} is deleted; undelete it first", id=blob_id)
+        raise BlobDeleted(f"blob {blob_id!r} is deleted; undelete it first")
     if not known.has_content:
-        raise BlobMissing(f"blob {blob_id!r} has lost its content", id=blob_id)
+        raise BlobMissing(f"blob {blob_id!r} has lost its content")
     assert known.put is not None
     if known.newest.is_permanent:
-        raise TtlAlreadyUpdated(f"blob {blob_id!r} was made permanent before", id=blob_id)
+        raise TtlAlreadyUpdated(f"blob {blob_id!r} was made permanent before")
     expires_ms = known.newest.expires_ms
     if known.newest.is_expired(now_ms):
-        raise BlobExpired(f"blob {blob_id!r} has expired at {expires_ms / 1000:.3f}", id=blob_id)
+        raise BlobExpired(f"blob {blob_id!r} has expired at {expires_ms / 1000:.3f}")
     if 0 <= expires_ms < now_ms + buffer_ms:
         raise TtlUpdateTooLate(f"blob {blob_id!r} expires in {(expires_ms - now_ms) / 1000:g} s, within the "
-                               f"{buffer_ms / 1000:g} s that an update needs to reach all replicas", id=blob_id)
+                               f"{buffer_ms / 1000:g} s that an update needs to reach all replicas")
     # Not before the PUT, which a fast clock may have stamped: an earlier update would belong to an earlier PUT.
     return _following(known, RecordKind.TTL_UPDATE, max(now_ms, known.put.op_time_ms))._replace(
         flags=int(RecordFlag.TTL_UPDATED), expires_ms=NO_EXPIRY)
@@ -197,7 +197,7 @@ def as_successor(draft: IndexEntry, state: BlobState, history: Sequence[IndexEnt
 
 def _known(blob_id: bytes, state: BlobState | None) -> BlobState:
     if state is None or state.deciding is None:
-        raise BlobMissing(f"blob {blob_id!r} is not known: never put, or removed by a compaction", id=blob_id)
+        raise BlobMissing(f"blob {blob_id!r} is not known: never put, or removed by a compaction")
     return state
 
 

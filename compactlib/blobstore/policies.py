@@ -9,19 +9,17 @@
 | `Hybrid` | the choice of another policy, and everything on a schedule | stores whose garbage is scattered |
 | `Greedy` | the emptiest segments, neighbours or not | least copying, and many segments freed in one plan |
 | `CostBenefit` | empty and old segments first | some data is hot and some is cold |
-| `ExpiryForecast` | the emptiest segments that will not be emptier soon | blobs have a time to live |
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
-from operator import attrgetter
-from typing import ClassVar
+from itertools import accumulate, groupby
+from operator import attrgetter, sub
+from typing import ClassVar, NamedTuple
 
 import attrs
 
-from compactlib.blobstore.best_range import SegmentRange, best_range
 from compactlib.blobstore.view import (
     BlobChoice,
     BlobPolicy,
@@ -36,7 +34,7 @@ from compactlib.blobstore.view import (
     whole,
 )
 
-__all__ = ["CompactAll", "CostBenefit", "ExpiryForecast", "Greedy", "Hybrid", "StatsBased"]
+__all__ = ["CompactAll", "CostBenefit", "Greedy", "Hybrid", "StatsBased"]
 
 
 @attrs.frozen(kw_only=True)
@@ -45,7 +43,8 @@ class StatsBased:
 
     Cost is the bytes to copy. Benefit is the number of segments freed, if each output leaves room for the largest blob.
     Ranges that free fewer than `min_reclaimed_segments` do not count. Of equal ranges the first wins, and of equal
-    starts the longest. Ratios are compared exactly, without rounding.
+    starts the longest. Ratios are compared exactly, without rounding. Among more than 2,000 neighbours, the lengths of
+    ranges that are compared grow by a thirty-second.
 
     Attributes:
         min_used_fraction: the least used part of the log, 0.0 to 1.0; an equal part suffices.
@@ -72,6 +71,56 @@ class StatsBased:
             return too_little(view, self.min_reclaimed_segments)
         return BlobChoice(taken, why=f"{found.cost / found.benefit:,.0f} bytes copied for each segment freed is the "
                                      f"least of all ranges that free {self.min_reclaimed_segments} or more")
+
+
+_EVERY_LENGTH = 2_000
+"""The longest run of neighbours in which ranges of every length are compared."""
+
+
+class SegmentRange(NamedTuple):
+    """A range of neighbouring segments, with the cost and benefit of compacting it."""
+
+    start: int  # the place of the first segment
+    end: int  # the place after the last segment
+    cost: int  # the sum of their valid bytes
+    benefit: int  # how many segments are freed at least
+
+    def compared_with(self, other: SegmentRange) -> int:
+        """Return a negative number if it costs less for each segment freed, 0 for the same; benefits are positive."""
+        return self.cost * other.benefit - other.cost * self.benefit
+
+
+def best_range(valid_bytes: Sequence[int], fill_bytes: int, min_benefit: int) -> SegmentRange | None:
+    """Return the range of least cost / benefit; `None` if no range frees `min_benefit` segments, 1 or more.
+
+    A range of k segments with v valid bytes frees `k - ceil(v / fill_bytes)` of them. So of all ranges of k segments
+    only the cheapest counts, and one pass in C finds it. The k emptiest segments cost at most as much: if even their
+    price is above the best one, no pass is made.
+    """
+    def priced(start: int, length: int, cost: int) -> SegmentRange:
+        return SegmentRange(start, start + length, cost, length - -(-cost // fill_bytes))
+
+    count, sums = len(valid_bytes), list(accumulate(valid_bytes, initial=0))
+    room = list(accumulate((fill_bytes - each for each in valid_bytes), initial=0))
+    gained = list(map(sub, room, accumulate(room, min)))
+    if max(gained) < min_benefit * fill_bytes:
+        return None
+    # The range that frees most.
+    end = gained.index(max(gained))
+    start = room.index(room[end] - gained[end])
+    best = priced(start, end - start, sums[end] - sums[start])
+    emptiest, length = list(accumulate(sorted(valid_bytes), initial=0)), 1
+    while length <= count:
+        bound = priced(0, length, emptiest[length])
+        if bound.benefit >= min_benefit and bound.compared_with(best) <= 0:
+            costs = list(map(sub, sums[length:], sums))
+            cost = min(costs)
+            found = priced(costs.index(cost), length, cost)
+            if found.benefit >= min_benefit and (found.compared_with(best), found.start, -found.end) < (
+                    0, best.start, -best.end):
+                best = found
+        length += 1 if count <= _EVERY_LENGTH else 1 + length // 32
+    return best
 
 
 @attrs.frozen(kw_only=True)
@@ -210,52 +259,3 @@ class CostBenefit:
         return BlobChoice(taken,
                           why=f"the {len(taken)} of highest (1 - u) * age / (1 + u), {min(found):,.0f} to "
                               f"{max(found):,.0f} seconds")
-
-
-@attrs.frozen(kw_only=True)
-class ExpiryForecast(Greedy):
-    """Takes the emptiest segments, but not segments that will soon be emptier without a compaction.
-
-    Expiry times are known in advance, and so is the time at which a delete is in effect. A segment waits if more than
-    `max_dying_fraction` of its valid bytes die within `horizon_seconds`: a copy of them would be dropped soon. Segments
-    without valid bytes are all taken, since they cost nothing; if they free enough, nothing else is taken.
-
-    No segment waits once the log is fuller than `urgent_used_fraction`.
-
-    Attributes:
-        min_used_fraction, min_reclaimed_segments: as of `StatsBased`.
-        horizon_seconds: the span of the forecast, >= 0.
-        max_dying_fraction: see above, 0.0 to 1.0.
-        urgent_used_fraction: see above, 0.0 to 1.0.
-    """
-
-    horizon_seconds: float = seconds(86_400.0)
-    max_dying_fraction: float = fraction(0.2)
-    urgent_used_fraction: float = fraction(0.9)
-
-    name: ClassVar[str] = "expiry_forecast"
-    needs_forecast: ClassVar[bool] = True
-
-    def waits(self, segment: SegmentView, now: float) -> bool:
-        """Whether too many valid bytes of a segment die within the horizon."""
-        valid = segment.valid_bytes_at(now)
-        return valid - segment.valid_bytes_at(now + self.horizon_seconds) > self.max_dying_fraction * valid
-
-    def choose(self, view: BlobView, now: float) -> BlobChoice:
-        if shut := shut_gate(view, self.min_used_fraction):
-            return BlobChoice(why=shut)
-        by_valid = emptiest_first(view.eligible)
-        dead = sum(not segment.valid_bytes for segment in by_valid)
-        urgent = view.used_fraction > self.urgent_used_fraction
-        ready = [each for each in by_valid if urgent or not each.valid_bytes or not self.waits(each, now)]
-        taken = fewest_that_free(view, ready, max(self.min_reclaimed_segments, dead))
-        waiting = len(by_valid) - len(ready)
-        if not taken:
-            is_enough = waiting and fewest_that_free(view, by_valid, self.min_reclaimed_segments)
-            return too_little(view, self.min_reclaimed_segments, f"; {waiting} of them wait for bytes that die within "
-                              f"horizon_seconds={self.horizon_seconds}" if waiting else "",
-                              "lower horizon_seconds" if is_enough else "")
-        note = (f"{waiting} wait for bytes that die within {self.horizon_seconds:,.0f} seconds"
-                if not urgent else f"nothing waits, as {view.used_fraction:.1%} of the log is used")
-        return BlobChoice(sorted(taken, key=attrgetter("name")),
-                          why=f"{dead} died whole, {len(taken) - dead} of the rest hold the fewest bytes; {note}")

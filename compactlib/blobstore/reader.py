@@ -189,11 +189,11 @@ def _read_store(folder: str, before: _Seen | None) -> _Seen:
     switched files meanwhile; so a segment that is missing once may have been removed just now.
     """
     if not os.path.isdir(folder):
-        raise NotAStore(f"{folder} is no folder; give the folder of a blob store", path=folder)
+        raise NotAStore(f"{folder} is no folder; give the folder of a blob store")
     for number in range(_TRIES):
         found = read_folder(folder)
         if found.listed is None:
-            raise NotAStore(f"{folder} holds no blob store: no list of segments, and no segment", path=folder)
+            raise NotAStore(f"{folder} holds no blob store: no list of segments, and no segment")
         layout = lay_out(folder, found.listed, found.present)
         if (layout.lost or layout.damage) and number < _CERTAIN_AFTER:
             continue

@@ -54,8 +54,6 @@ class Reading(Closing):
         policy: chooses the segments to compact, unless a call gives another policy; default `StatsBased()`.
         clock: the source of time; of a store, a step of the host's clock counts only once it is confirmed.
         incarnation: the store's 16 bytes, different in each store.
-        segment_bytes: capacity of each segment, fixed when the store was created.
-        capacity_bytes: capacity of the log, fixed when the store was created.
     """
 
     def __init__(self, folder: str, name: str | None, config: BlobStoreConfig, policy: BlobPolicy | None, files: Files,
@@ -66,8 +64,6 @@ class Reading(Closing):
         self.policy: BlobPolicy = StatsBased() if policy is None else policy
         self.clock: Clock = clock
         self.incarnation: bytes = descriptor.incarnation
-        self.segment_bytes: int = descriptor.segment_bytes
-        self.capacity_bytes: int = descriptor.capacity_bytes
         self._files = files
         self._descriptor = descriptor
         self._segments = segments
@@ -98,27 +94,22 @@ class Reading(Closing):
         """Whether a blob of this id is live."""
         return isinstance(self.info(blob_id), BlobInfo)
 
-    def infos(self, options: GetOptions = _PLAIN) -> Iterator[BlobInfo]:
-        """Yield the properties of every blob of which `get` returns the content; in no particular order.
-
-        The result is that of one moment, the start. Reads the whole index in bounded memory.
-        """
-        return self._infos(self._contents().frozen(), options, self._now_ms())
-
-    def _infos(self, contents: LogContents, options: GetOptions, now_ms: int) -> Iterator[BlobInfo]:
-        for history in histories_in(contents.all_parts):
-            found = answer_for(history[0].id, history, options, lambda: now_ms)
-            if isinstance(found, tuple):
-                self._contents()
-                yield found[0]
-
     def keys(self) -> Iterator[bytes]:
-        """Yield the ids of all live blobs, in no particular order. Reads the whole index."""
-        return (info.id for info in self.infos())
+        """Yield the ids of all blobs that are live at the call, in no particular order.
+
+        Reads the whole index in bounded memory.
+        """
+        return self._keys(self._contents().frozen(), self._now_ms())
+
+    def _keys(self, contents: LogContents, now_ms: int) -> Iterator[bytes]:
+        for history in histories_in(contents.all_parts):
+            if isinstance(answer_for(history[0].id, history, _PLAIN, lambda: now_ms), tuple):
+                self._contents()
+                yield history[0].id
 
     def __len__(self) -> int:
         """Return how many blobs are live. Reads the whole index."""
-        return sum(1 for _ in self.infos())
+        return sum(1 for _ in self.keys())
 
     def __bool__(self) -> bool:
         return True

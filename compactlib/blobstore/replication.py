@@ -103,32 +103,23 @@ class FoundEntries:
     was_reset: bool
 
 
-def entries_since(snapshot: LogContents, token: ReplicationToken | None, next_sequence: int, *, max_entries: int,
-                  max_bytes: int | None = None) -> FoundEntries:
+def entries_since(snapshot: LogContents, token: ReplicationToken | None, next_sequence: int, max_entries: int,
+                  ) -> FoundEntries:
     """Return the blobs with records newer than the token, each once, with its current state.
 
-    O(log n) to find the place, then O(1) for each of at most `max_entries` records. At least one blob is returned,
-    whatever `max_bytes` is.
+    O(log n) to find the place, then O(1) for each of at most `max_entries` records.
     """
-    if max_entries < 1 or (max_bytes is not None and max_bytes < 1):
-        raise InvalidInput(f"{max_entries} entries and {max_bytes} bytes make no progress; give 1 or more")
     incarnation = snapshot.key
     was_reset = token is not None and not _is_ours(token, snapshot, next_sequence)
     reached, check = (token.sequence, token.check) if token is not None and not was_reset else (0, 0)
     found: dict[bytes, ReplicaEntry] = {}
-    size = 0
     at_end = True
     for count, entry in enumerate(records_after(snapshot, reached)):
         if count == max_entries:
             at_end = False
             break
         if entry.id not in found:
-            state = _state_of(snapshot, entry)
-            size += state.size_bytes
-            if max_bytes is not None and size > max_bytes and found:
-                at_end = False
-                break
-            found[entry.id] = state
+            found[entry.id] = _state_of(snapshot, entry)
         reached, check = entry.sequence, check_of(entry)
     return FoundEntries(tuple(found.values()), ReplicationToken(incarnation, reached, check), at_end, was_reset)
 

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from compactlib.blobstore.contents import LogContents
+from compactlib.blobstore.errors import HOW_TO_COMPACT
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.segment import Descriptor
 from compactlib.blobstore.validity import Verdict
@@ -31,7 +32,6 @@ class BlobCompactionReport(Printed):
         bytes_written: size of the new segments on disk, headers and indexes included.
         bytes_freed: bytes freed on disk, outputs subtracted; compare `BlobPlan.bytes_freed`.
         verdicts: the number of records for each verdict.
-        classes: the number of copied records for each class, if the store places survivors.
         left_out: victims that were not compacted because a record in them is damaged.
         damage: the damage found in them.
         seconds: the duration.
@@ -49,7 +49,6 @@ class BlobCompactionReport(Printed):
     bytes_written: int = 0
     bytes_freed: int = 0
     verdicts: Mapping[Verdict, int] = attrs.field(factory=Counter)
-    classes: Mapping[int, int] = attrs.field(factory=Counter)
     left_out: tuple[SegmentName, ...] = ()
     damage: tuple[CorruptData, ...] = ()
     seconds: float = 0.0
@@ -67,12 +66,10 @@ class BlobCompactionReport(Printed):
         return len(self.sources) - len(self.targets)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return one row a verdict, one a class of survivors, and one a damaged segment."""
+        """Return one row a verdict, and one a damaged segment."""
         verdicts = sorted(self.verdicts.items(), key=lambda item: item[0].name)
         rows: list[dict[str, Any]] = [{"what": verdict.name.lower(), "records": count, "why": verdict.value}
                                       for verdict, count in verdicts]
-        rows += [{"what": f"class {number}", "records": count, "why": "placed together"}
-                 for number, count in sorted(self.classes.items())]
         rows += [{"what": "damaged", "records": None, "why": str(error)} for error in self.damage]
         return rows
 
@@ -135,17 +132,18 @@ class BlobStoreStatus(Printed):
 
     Attributes:
         name: the store's name.
-        capacity_bytes: capacity of the log.
+        capacity_bytes: capacity of the log, fixed when the store was created.
+        segment_bytes: capacity of each segment, fixed when the store was created.
         used_bytes: used capacity: every segment before the active one counts whole, the active one up to its end.
         segments, free_segments: how many segments the log has, and how many more it may have.
         damaged_segments: how many segments are lost, or were left out of compactions because of damage.
         active_segment: the name of the active segment.
         records: the number of index entries.
-        index_memory_bytes: memory of the index columns and of the directory of hashes.
         next_sequence: the number of the next record.
         eligible_segments: how many segments a compaction may take; a reader does not know.
         unsynced: whether records were written since the last sync.
         is_busy: whether a compaction or a reclaim is running; a reader does not see them.
+        compactions: how many compactions have begun since the store was opened; `None` of a reader.
         last_error: the last unexpected exception of an executor, a task or a callback of the host in a compaction, as
             `Kind: message`; empty if there was none.
         failures: the number of such exceptions.
@@ -153,17 +151,18 @@ class BlobStoreStatus(Printed):
 
     name: str
     capacity_bytes: int
+    segment_bytes: int
     used_bytes: int
     segments: int
     free_segments: int
     damaged_segments: int
     active_segment: str
     records: int
-    index_memory_bytes: int
     next_sequence: int
     eligible_segments: int = 0
     unsynced: bool = False
     is_busy: bool = False
+    compactions: int | None = None
     last_error: str = ""
     failures: int = 0
 
@@ -174,14 +173,15 @@ class BlobStoreStatus(Printed):
         segments = contents.segments
         lost = sum(segment.is_lost for segment in segments)
         return cls(
-            name=name, capacity_bytes=descriptor.capacity_bytes, segments=len(segments),
-            used_bytes=contents.used_bytes(descriptor.segment_bytes),
+            name=name, capacity_bytes=descriptor.capacity_bytes, segment_bytes=descriptor.segment_bytes,
+            segments=len(segments), used_bytes=contents.used_bytes(descriptor.segment_bytes),
             free_segments=max(descriptor.log_segments - len(segments), 0), damaged_segments=damaged_segments + lost,
             active_segment=str(contents.active.name), records=sum(segment.records for segment in segments),
-            index_memory_bytes=contents.memory_bytes(),
             next_sequence=contents.last_sequence + 1 if next_sequence is None else next_sequence, **owner)
 
     def _summary(self) -> str:
         damaged = f" ({self.damaged_segments} damaged)" if self.damaged_segments else ""
+        idle = f"; nothing has compacted it since it was opened: {HOW_TO_COMPACT}" if (
+            self.compactions == 0 and self.eligible_segments) else ""
         return (f"blob store {self.name}: {self.used_bytes:,} of {self.capacity_bytes:,} bytes used in {self.segments} "
-                f"segments{damaged}, {self.records:,} records{', busy' if self.is_busy else ''}")
+                f"segments{damaged}, {self.records:,} records{', busy' if self.is_busy else ''}{idle}")

@@ -47,9 +47,9 @@ from compactlib.blobstore.validity import never
 from compactlib.blobstore.view import BlobPolicy, BlobView
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, StorageError
+from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, Stale, StorageError
 from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder, local_path
-from compactlib.guard import Guard, Run, is_mine
+from compactlib.guard import Guard, Run
 from compactlib.observer import Observer, Observers
 from compactlib.rewrite import Executor
 
@@ -105,7 +105,7 @@ class BlobStore(Reading):
         files = LocalFiles() if files is None else files
         observers = Observers(observer)
         self._guard = Guard(f"the blob store in {path}")
-        self._evicting = threading.RLock()
+        self._evicting: set[int] = set()  # the threads that evict
         make_folder(path, config, files, create=create)
         with self._guard.lock, self._guard.opening():
             log, recovery = open_log(self._guard, path, config, files, SystemClock() if clock is None else clock,
@@ -217,20 +217,18 @@ class BlobStore(Reading):
 
         return self._write(draft.id, covered_or_new)[0]
 
-    def entries_since(self, token: ReplicationToken | None = None, *, max_bytes: int | None = None) -> FoundEntries:
+    def entries_since(self, token: ReplicationToken | None = None) -> FoundEntries:
         """Return the blobs that have changed since a token, for a peer that follows this store.
 
         At most `find_max_entries` records are read; repeat with the returned token until `at_end`. The log is synced
         first: after a crash the numbers of lost records would belong to other records, which the peer would skip.
 
         Raises:
-            InvalidInput: a limit is below 1.
             StorageError: the disk refused a sync.
         """
         snapshot = self._log.snapshot()
         self._log.sync()
-        return entries_since(snapshot, token, self._log.next_sequence, max_entries=self.config.find_max_entries,
-                             max_bytes=max_bytes)
+        return entries_since(snapshot, token, self._log.next_sequence, self.config.find_max_entries)
 
     def _change(self, blob_id: BlobId, draft: Callable[..., IndexEntry], *limit_ms: int,
                 ) -> tuple[IndexEntry, Sequence[IndexEntry]]:
@@ -257,45 +255,49 @@ class BlobStore(Reading):
                     log.wait_for(entry)
                 return entry, history
             except StoreFull:
-                if not self.config.evicts or not self._evict():
-                    raise
+                thread = threading.get_ident()
+                if not self.config.evicts or self._guard.is_in_run or thread in self._evicting:
+                    raise  # an observer of the eviction, perhaps
+                try:
+                    self._evicting.add(thread)
+                    if not self._evict():
+                        raise
+                finally:
+                    self._evicting.discard(thread)
             finally:
                 self._deliver()
 
     def _evict(self) -> bool:
         """Free an eighth of a full log, at least one segment; return whether there is room now.
 
-        Other writers that need room wait for it.
+        Holds no lock: the first of several writers evicts, and the others wait for its compaction.
         """
         log, least = self._log, 1
-        if self._guard.is_in_run or is_mine(self._evicting):
-            return False  # for an observer
-        with self._evicting:
-            while not log.free_segments:
-                view, snapshot = self.view(), log.snapshot()
-                plans = (plan_eviction(view, snapshot, self._compactor.purge, wanted, self.policy, log.clock.now())
-                         for wanted in dict.fromkeys((max(log.descriptor.log_segments // 8, least), least)))
-                plan = next(filter(None, plans), None)
-                if plan is None:
-                    return False
-                try:
-                    report = self.compact(plan, budget=Budget(clock=log.clock))
-                except (Busy, InvalidInput):
-                    # Another compaction is running and may free a segment, or the clock was set back since the plan.
-                    self._guard.wait_for_runs()
-                    continue
-                except (StorageError, Closed):
-                    raise
-                except CompactlibError:
-                    return False
-                if report.is_empty and not log.free_segments:
-                    return False
-                self._observer.event("blobstore_evicted", store=self.name, expires_before=plan.expires_before,
-                                     freed_segments=report.freed_segments)
-                if report.freed_segments < 1:
-                    # Blobs larger than `max_blob_bytes` need more room than the plan assumed.
-                    least = 2 * max(plan.benefit_segments, least)
-        return True
+        while True:
+            self._guard.wait_for_runs()
+            if log.free_segments:
+                return True
+            view, snapshot = self.view(), log.snapshot()
+            plans = (plan_eviction(view, snapshot, self._compactor.purge, wanted, self.policy, log.clock.now())
+                     for wanted in dict.fromkeys((max(log.descriptor.log_segments // 8, least), least)))
+            plan = next(filter(None, plans), None)
+            if plan is None:
+                return bool(log.free_segments)
+            try:
+                report = self.compact(plan, budget=Budget(clock=log.clock))
+            except (Busy, Stale):
+                continue  # another compaction began or ended since the plan
+            except (StorageError, Closed):
+                raise
+            except CompactlibError:
+                return False
+            if report.is_empty and not log.free_segments:
+                return False
+            log.events.append(("blobstore_evicted", {"store": self.name, "expires_before": plan.expires_before,
+                                                     "freed_segments": report.freed_segments}))
+            if report.freed_segments < 1:
+                # Blobs larger than `max_blob_bytes` need more room than the plan assumed.
+                least = 2 * max(plan.benefit_segments, least)
 
     # -- compactions
 
@@ -393,7 +395,7 @@ class BlobStore(Reading):
         return BlobStoreStatus.of(
             self.name, self._descriptor, contents, damaged_segments=len(self._compactor.damaged),
             eligible_segments=len(log.eligible()), unsynced=not log.is_synced, next_sequence=log.next_sequence,
-            is_busy=bool(self._guard.running), failures=self._compactor.failures,
+            is_busy=bool(self._guard.running), compactions=self._compactor.begun, failures=self._compactor.failures,
             last_error="" if error is None else f"{type(error).__name__}: {error}")
 
     def close(self) -> None:

@@ -50,7 +50,6 @@ class Survivor(NamedTuple):
         written_ms: the time of its operation.
         until_ms: the last time at which it is kept; `MAX_TIME_MS` or more if unknown.
         size: bytes of the record.
-        copies: how often its segment was compacted, which is at least how often the record was copied.
         earlier_ms: the times of older PUTs of its id that the log still holds, in any order.
         now_ms: the time at which the step began.
     """
@@ -58,7 +57,6 @@ class Survivor(NamedTuple):
     written_ms: int
     until_ms: int
     size: int
-    copies: int
     earlier_ms: Sequence[int] = ()
     now_ms: int = 0
 
@@ -136,8 +134,9 @@ class CopyRecords:
             end, read, records, crc = SEGMENT_HEADER_BYTES, 0, 0, 0
             out.write_at(0, [encode_header(self.header)])
             self._report(attempt, 0, total)
-            for part in self.picked:
-                with contextlib.closing(self._opened(part.segment)) as file:
+            for part, source in zip(self.picked, self.source_files, strict=True):
+                # Each record says by its CRC that it is of this store.
+                with contextlib.closing(SegmentFile(source, self.header.store.header(part.segment))) as file:
                     for first, last in _runs(part.offsets, part.sizes):
                         size = sum(part.sizes[first:last])
                         attempt.budget.spend(size)
@@ -154,14 +153,6 @@ class CopyRecords:
     def _report(self, attempt: Attempt, done: int, total: int) -> None:
         attempt.observer.event("progress", work=f"compact {self.name}", done=done, total=total, unit="bytes")
 
-    def _opened(self, name: SegmentName) -> SegmentFile:
-        file = SegmentFile(os.path.join(self.folder, name.log_file))
-        if file.header.name != name or file.header.store.incarnation != self.header.store.incarnation:
-            file.close()
-            raise CorruptData(path=file.path, offset=0, expected=f"segment {name} of this store",
-                              found=f"segment {file.header.name} of store {file.header.store.incarnation.hex()}")
-        return file
-
 
 @attrs.frozen(kw_only=True, eq=False)
 class Survivors:
@@ -172,7 +163,6 @@ class Survivors:
     snapshot: LogContents
     rules: Rules
     verdicts: Counter[Verdict]  # the number of records of the sources for each verdict
-    classes: Counter[int]  # the number of records to copy of each class, if they are placed
 
     @property
     def copied_bytes(self) -> int:
@@ -236,8 +226,7 @@ def choose_survivors(snapshot: LogContents, sources: Sequence[SegmentName], rule
                               picked=tuple(picked), files=files)
                   for source, picked in zip(sources, outputs, strict=False))
     assert len(tasks) == len(outputs), "the survivors of one source fit into one output"
-    return Survivors(sources=tuple(sources), outputs=tasks, snapshot=snapshot, rules=rules, verdicts=verdicts,
-                     classes=Counter(placed))
+    return Survivors(sources=tuple(sources), outputs=tasks, snapshot=snapshot, rules=rules, verdicts=verdicts)
 
 
 def _packed(records: Iterable[tuple[Picked, int]], segment_bytes: int) -> list[list[Picked]]:
@@ -270,7 +259,7 @@ def _class_of(place: Place, entry: IndexEntry, history: Sequence[IndexEntry], no
     if entry.kind == _PUT and state is not None:
         until = min(expiry(state.newest.expires_ms, state.newest.flags), state.deleted_ms + retention_ms)
         earlier = [each.op_time_ms for each in history if each.kind == _PUT and each.sequence < entry.sequence]
-    record = Survivor(entry.op_time_ms, until, entry.size, entry.segment.generation, earlier, now_ms)
+    record = Survivor(entry.op_time_ms, until, entry.size, earlier, now_ms)
     found: object = place(record)
     if not isinstance(found, int) or abs(found) >= 1 << 63:
         raise InvalidInput(f"place() gave {found!r:.100} as the class of {record}; give a whole number of 64 bits")

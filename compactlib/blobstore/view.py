@@ -10,14 +10,12 @@ A choice may name any of the view's eligible segments, neighbours or not: the st
 place of its records. A policy keeps no state between plans.
 
 `check_policy` with `blob_views()` (`compactlib.testing`) tries a policy on many stores. The library's policies are in
-`compactlib.blobstore.policies`. A value that cannot be raises `InvalidInput`, here and in every plan.
+`compactlib.blobstore.policies`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
-from math import isfinite
 from operator import attrgetter
 from typing import Any, Literal, TypeAlias
 
@@ -54,7 +52,7 @@ class SegmentView:
     Attributes:
         name: the segment's name.
         used_bytes: from the end of its header to the end of its last record.
-        valid_bytes: bytes of the records that a compaction would copy.
+        valid_bytes: bytes of the records that a compaction would copy, a part of `used_bytes`.
         eligible: whether a compaction may take it; the active segment and segments of the journal are not eligible.
         last_modified: time of the newest operation in it, seconds since the epoch.
         dying: valid bytes that expire within the forecast, ascending by time.
@@ -71,26 +69,10 @@ class SegmentView:
     disk_bytes: int | None = None
     damage: str = ""
 
-    def __attrs_post_init__(self) -> None:
-        if not 0 <= self.valid_bytes <= self.used_bytes:
-            raise InvalidInput(f"segment {self.name} claims {self.valid_bytes} valid of {self.used_bytes} used bytes; "
-                               f"valid is a part of the whole")
-        if not isfinite(self.last_modified):
-            raise InvalidInput(f"segment {self.name} claims to be last modified at {self.last_modified}; give seconds "
-                               f"since the epoch")
-        if self.dying and (any(first.at > second.at for first, second in pairwise(self.dying))
-                           or sum(each.bytes for each in self.dying) > self.valid_bytes):
-            raise InvalidInput(f"segment {self.name}: `dying` has to ascend in time, and to sum up to at most the "
-                               f"{self.valid_bytes} valid bytes")
-
     @property
     def dead_bytes(self) -> int:
         """Bytes that a compaction would drop."""
         return self.used_bytes - self.valid_bytes
-
-    def valid_bytes_at(self, when: float) -> int:
-        """Return how many of the valid bytes are still valid at `when` (seconds), if nothing more is written."""
-        return self.valid_bytes - sum(each.bytes for each in self.dying if each.at < when)
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -102,11 +84,12 @@ class BlobView(Printed):
         incarnation: the store's 16 bytes; a plan carries them, so that no other store accepts it.
         capacity_bytes: capacity of the whole log.
         segment_bytes, header_bytes: capacity of one segment, its header included, and the size of the header.
-        max_blob_bytes: the largest record to expect, and so the most that an output leaves unused at its end.
+        max_blob_bytes: the largest record to expect, and so the most that an output leaves unused at its end; less than
+            a segment's room.
         used_bytes: used capacity: every segment before the active one counts whole, the active one up to its end.
         reference_time: deletes made strictly before it are in effect; seconds since the epoch.
         retention_seconds: time from a delete until it is in effect.
-        segments: every segment, in log order, including segments without valid bytes.
+        segments: every segment, in log order, including segments without valid bytes; the last one is not eligible.
         last_full_at: when the last plan over the full range was carried out, or the store was created.
     """
 
@@ -121,22 +104,6 @@ class BlobView(Printed):
     retention_seconds: float
     segments: tuple[SegmentView, ...]
     last_full_at: float
-
-    def __attrs_post_init__(self) -> None:
-        for name in ("capacity_bytes", "segment_bytes", "header_bytes", "max_blob_bytes", "used_bytes",
-                     "retention_seconds", "reference_time"):
-            value = getattr(self, name)
-            if not isfinite(value) or (value < 0 and name != "reference_time"):
-                raise InvalidInput(f"{name} of store {self.store!r} is {value}; it cannot be")
-        for older, newer in pairwise(self.segments):
-            if not older.name < newer.name:
-                raise InvalidInput(f"store {self.store!r}: segment {newer.name} follows {older.name}; names ascend")
-        if self.segments and self.segments[-1].eligible:
-            raise InvalidInput(f"store {self.store!r}: segment {self.segments[-1].name} is the newest one, still "
-                               f"written to; it cannot be eligible")
-        if self.fill_bytes < 1:
-            raise InvalidInput(f"store {self.store!r}: a segment of {self.segment_bytes} bytes has no room besides "
-                               f"{self.header_bytes} of header and a blob of {self.max_blob_bytes}")
 
     @property
     def eligible(self) -> tuple[SegmentView, ...]:
@@ -220,21 +187,16 @@ def shut_gate(view: BlobView, min_used_fraction: float = 0.0) -> str:
         return (f"{view.used_fraction:.1%} of the log is used, below min_used_fraction={min_used_fraction}; lower it, "
                 f"or wait")
     if not any(segment.eligible for segment in view.segments):
-        if (damaged := sum(bool(segment.damage) for segment in view.segments)) == len(view.segments) - 1 > 0:
-            return f"none of the {len(view.segments)} segments may be compacted yet: one is written to"
-        others = f"{damaged} of the others are damaged, the journal reaches the rest" if damaged else \
-            "the journal reaches the others"
-        return (f"none of the {len(view.segments)} segments may be compacted yet: one is written to, {others}; wait, "
-                f"or lower the store's journal_max_entries, or seal the one that is written to with "
-                f"close_active_segment()")
+        damaged = sum(bool(segment.damage) for segment in view.segments)
+        also = f", {damaged} are damaged" if damaged else ""
+        return (f"none of the {len(view.segments)} segments may be compacted yet: one is written to{also}, the journal "
+                f"reaches {len(view.segments) - 1 - damaged}; wait, or lower the store's journal_max_entries, or seal "
+                f"the one that is written to with close_active_segment()")
     return ""
 
 
-def too_little(view: BlobView, min_reclaimed_segments: int, limit: str = "", advice: str = "") -> BlobChoice:
-    """Return an empty choice: no segments free as many as the policy requires.
-
-    `limit` is the text on a further limit of the policy, and `advice` names the setting that raises it.
-    """
+def too_little(view: BlobView, min_reclaimed_segments: int) -> BlobChoice:
+    """Return an empty choice: no segments free as many as the policy requires."""
     valid = sum(segment.valid_bytes for segment in view.eligible)
     kept = sum(not segment.eligible and not segment.damage for segment in view.segments) - 1
     ordered = emptiest_first(view.eligible)
@@ -243,14 +205,15 @@ def too_little(view: BlobView, min_reclaimed_segments: int, limit: str = "", adv
     later = (f"; a delete counts deleted_retention_seconds={view.retention_seconds:g} after it was made"
              if view.retention_seconds else "")
     advice = ", or ".join(filter(None, (
-        advice,
         f"lower the store's max_blob_bytes={view.max_blob_bytes}, which each output keeps free"
         if is_for_large_blobs else "",
         f"lower the store's journal_max_entries, for which {kept} more segments are kept" if kept > 0 else "",
         "lower min_reclaimed_segments" if min_reclaimed_segments > 1 else "",
+        "compact with CompactAll(min_used_fraction=0.0), which frees bytes, if no segment" if valid < sum(
+            segment.used_bytes for segment in view.eligible) else "",
         f"wait until more is dead{later}")))
     return BlobChoice(why=f"no choice among the {len(view.eligible)} eligible segments ({valid:,} valid bytes) is sure "
-                          f"to free min_reclaimed_segments={min_reclaimed_segments}{limit}; {advice}")
+                          f"to free min_reclaimed_segments={min_reclaimed_segments}; {advice}")
 
 
 def fewest_that_free(view: BlobView, ordered: Sequence[SegmentView], segments: int) -> Sequence[SegmentView]:

@@ -609,7 +609,7 @@ class BlobLog(Simulation):
             for record in source.members:
                 if place[record] is source:
                     survivor = Survivor(self.written[record], self.until[record], self.size[record],
-                                        source.name.generation, self._earlier_ms(record), self.now_ms)
+                                        self._earlier_ms(record), self.now_ms)
                     found: object = survivors(survivor)
                     if not isinstance(found, int):
                         raise InvalidInput(f"placement {survivors!r:.100} gave class {found!r:.100} to {survivor}; "

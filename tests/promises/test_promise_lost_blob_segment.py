@@ -141,7 +141,7 @@ def test_blob_store_names_its_lost_list_once_and_keeps_its_identity(tmp_path: Pa
         assert [error.path for error in reader.damage] == [str(path)]
     with BlobStore(tmp_path / "store", CONFIG) as store:
         assert [error.path for error in store.recovery.damage] == [str(path)]
-        assert (store.incarnation, store.capacity_bytes) == (incarnation, CONFIG.capacity_bytes)
+        assert (store.incarnation, store.status().capacity_bytes) == (incarnation, CONFIG.capacity_bytes)
         assert set(answers(store).values()) == {"Blob"}
     with BlobStore(tmp_path / "store", CONFIG) as store:
         assert not store.recovery.damage

@@ -7,8 +7,12 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from threading import Thread
+from typing import Any
 
-from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, Missing
+import pytest
+
+from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, Missing, StoreFull
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed
 
@@ -33,6 +37,45 @@ def test_full_cache_evicts_the_blobs_that_expire_next(tmp_path: Path) -> None:
         mean_gone = sum(expires[key] for key in expires.keys() - kept) / (len(expires) - len(kept))
         assert mean_kept > mean_gone + 1_000
         assert store.verify().is_sound
+
+
+class PutsMore:
+    """At the first eviction, wait for a thread that fills the cache again."""
+
+    store: BlobStore
+    is_done = False
+
+    def event(self, name: str, /, **fields: Any) -> None:
+        if name == "blobstore_evicted" and not self.is_done:
+            self.is_done = True
+            thread = Thread(target=put_many, args=(self.store, "more"), daemon=True)
+            thread.start()
+            thread.join(30.0)
+            assert not thread.is_alive()
+
+
+def put_many(store: BlobStore, name: str, *, stay: int = 100) -> None:
+    """Put eighty blobs; of so many, one never expires."""
+    for number in range(80):
+        store.put(f"{name} {number}", bytes(900), ttl_seconds=1_000.0 + number if number % stay else None)
+
+
+def test_observer_of_an_eviction_waits_for_a_writer_that_evicts_again(tmp_path: Path) -> None:
+    observer = PutsMore()
+    with BlobStore(tmp_path / "cache", CONFIG, clock=ManualClock(1_000_000.0), observer=observer) as store:
+        observer.store = store
+        put_many(store, "first")
+        assert observer.is_done
+        assert isinstance(store.get("more 79"), Blob)
+        assert isinstance(store.get("first 79"), Blob)
+
+
+def test_put_into_a_cache_that_cannot_place_its_survivors_is_refused(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    with BlobStore(tmp_path / "cache", CONFIG, clock=clock, place=lambda _: "odd") as store:  # type: ignore[arg-type,return-value]
+        with pytest.raises(StoreFull):
+            put_many(store, "some", stay=2)
+        assert isinstance(store.get("some 0"), Blob)
 
 
 class CallsAt(ManualClock):

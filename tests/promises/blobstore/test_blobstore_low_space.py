@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore import BlobStore, BlobStoreConfig, StoreFull
+from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll, StatsBased, StoreFull
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.manager import CompactionManager, LowSpace, OnRequest, Periodic
@@ -95,12 +95,30 @@ def test_low_space_refuses_a_number_that_is_no_fraction(fraction: float) -> None
 
 
 def test_a_full_store_names_both_ways_to_compact_it(scratch: Path) -> None:
-    with opened(scratch / "store", ManualClock(1_000_000.0)) as store, pytest.raises(StoreFull) as full:
-        fill(store)
-    message = str(pickle.loads(pickle.dumps(full.value)))
-    assert "store.compact()" in message
-    assert "CompactionManager" in message
-    assert "add(store.name, store)" in message
+    with opened(scratch / "store", ManualClock(1_000_000.0)) as store:
+        with pytest.raises(StoreFull) as full:
+            fill(store)
+        for message in (str(pickle.loads(pickle.dumps(full.value))), str(store.status())):
+            assert "store.compact()" in message
+            assert "CompactionManager" in message
+            assert "add(store.name, store)" in message
+        store.compact()
+        assert "CompactionManager" not in str(store.status())
+
+
+def test_last_sealed_segment_that_is_nearly_dead_is_compacted_by_the_policy_of_the_plan(scratch: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    with opened(scratch / "store", clock) as store:
+        for number in range(3):
+            store.put(f"{number}", b"x" * 900)
+            if number:
+                store.delete(f"{number}")
+        store.close_active_segment()
+        clock.advance(0.001)
+        plan = store.plan(StatsBased(min_used_fraction=0.0))
+        assert plan.is_empty
+        assert "CompactAll(min_used_fraction=0.0)" in plan.why
+        assert store.compact(policy=CompactAll(min_used_fraction=0.0)).bytes_freed > 1_500
 
 
 @pytest.mark.parametrize("max_blob_bytes", [3_000, 0])

@@ -14,7 +14,6 @@ from compactlib.blobstore import (
     BlobStoreConfig,
     CompactAll,
     CostBenefit,
-    ExpiryForecast,
     Greedy,
     Hybrid,
     RecordKind,
@@ -84,6 +83,5 @@ def data_files(folder: Path) -> list[Path]:
 COMPACTIONS = [BlobStores(), ErasingBlobStores()]
 POLICIES = [(policy, blob_views(comes_to_rest=not isinstance(policy, CompactAll))) for policy in (
     StatsBased(), StatsBased(min_reclaimed_segments=3), CompactAll(),
-    CompactAll(skip_valid=True), Hybrid(), Hybrid(usual=ExpiryForecast(), every_seconds=0.0),
-    Greedy(), CostBenefit(), ExpiryForecast(),
+    CompactAll(skip_valid=True), Hybrid(), Hybrid(usual=DecliningCost(), every_seconds=0.0), Greedy(), CostBenefit(),
     DChoices(choices=2, seed=3), DecliningCost())]

@@ -202,7 +202,7 @@ class BlobStoreDriver(Driver[BlobStore]):
 
     def _replicate(self, store: BlobStore, journal: Journal) -> None:
         """Send a peer all records from its last token on."""
-        _note(journal, Sizes(store.capacity_bytes, store.segment_bytes))
+        _note(journal, Sizes(store.status().capacity_bytes, store.status().segment_bytes))
         before = [change.what for change in journal.changes if isinstance(change.what, Replicated)][-1:]
         told, token = dict(before[0].told if before else ()), before[0].token if before else None
         while True:
@@ -315,7 +315,8 @@ class BlobStoreDriver(Driver[BlobStore]):
             has = {**dict(peer.told), **dict(_told(store, peer.token))}
             assert told.items() <= has.items(), f"a peer that goes on from {peer.token} has {has} instead of {told}"
         sizes = {change.what for change in journal.changes if isinstance(change.what, Sizes)}
-        assert sizes <= {Sizes(store.capacity_bytes, store.segment_bytes)}, f"the store's sizes were {sizes}"
+        status = store.status()
+        assert sizes <= {Sizes(status.capacity_bytes, status.segment_bytes)}, f"the store's sizes were {sizes}"
         for blob_id, (plain, _) in answers.items():
             assert isinstance(plain, Missing | Expired) or told[blob_id] == isinstance(plain, Deleted), (blob_id, told)
         assert told.keys() <= answers.keys()

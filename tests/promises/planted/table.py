@@ -502,8 +502,8 @@ MISTAKES: Sequence[Mistake] = (
         "Opening removes the sources of a compaction although a new segment is damaged."),
     Mistake(
         "blob-outputs-not-checked", "compactlib/blobstore/compact.py",
-        "                check_segment(files[-1], output.header, output.end, output.records,\n"
-        "                              output.sequences, done.budget)\n",
+        "                check_segment(outcome.files[0].path, output.header, output.end, output.records, output.sequences,\n"
+        "                              done.budget)\n",
         "                pass\n",
         ("tests/promises/test_promise_blob_outputs.py",),
         "A compaction commits a new segment that is damaged, and removes its sources."),
