@@ -134,8 +134,8 @@ def test_events_of_ordinary_work_are_on_the_page_with_labels(told: RecordingObse
 def test_ordinary_work_touches_every_package(told: RecordingObserver) -> None:
     names = {name for name, _ in [*told.counters, *told.measured, *told.events]}
     kinds = {dict(labels)["kind"] for name, labels in told.counters if name == "store_compactions"}
-    assert kinds | {name.split("_")[0] for name in names} == {"blobstore", "catalog", "kv", "objects", "raftlog",
-                                                             "scheduler", "staging", "store"}
+    assert kinds | {name.split("_")[0] for name in names} == {"blobstore", "catalog", "raftlog", "scheduler",
+                                                             "staging", "store"}
     assert {"compact", "experiments"} <= {each.work for each in told.progresses}
 
 def test_prometheus_exports_all_events_under_the_same_names(told: RecordingObserver) -> None:
