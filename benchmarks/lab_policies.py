@@ -145,7 +145,7 @@ class Expiry:
     def copies(self) -> float:
         """Bytes copied for each byte written, in the last three fifths."""
         load = Expiring(keys=40_000, writes=200_000, share=self.share)
-        ahead = {"forecast_seconds": 64.0, "bucket_seconds": 0.25} if self.policy == OURS else {}
+        ahead: dict[str, Any] = {"forecast_seconds": 64.0, "bucket_seconds": 0.25} if self.policy == OURS else {}
         live = peak_of_live(load, self.seed)
         model = BlobLogModel.of_slots(800, math.ceil(live / 0.8 / 800), survivors=self.placement, **ahead)
         report = replay(load, self.policy, model, seed=self.seed)

@@ -223,15 +223,7 @@ class SchedulerSimulation(Simulation):
 
     def _is_quiet(self) -> bool:
         """Return whether no poll can change anything any more."""
-        if any(worker.job is not None for worker in self._workers):
-            return False
-        # Jobs whose leases expired too often: blocks and orphaned outputs that stay.
-        limit = self._model.config.max_failures
-        given_up = [*self.machine.quarantine.values(),
-                    *(job for job in self.machine.jobs if limit and job.failures >= limit)]
-        stuck = {name for each in given_up
-                 for name in (*each.plan.source_blocks, *(orphan.id for orphan in each.orphans))}
-        return stuck.issuperset(self._arrived) and stuck.issuperset(self._dead)
+        return not (self._arrived or self._dead or any(worker.job is not None for worker in self._workers))
 
     @property
     def used_bytes(self) -> int:

@@ -151,7 +151,8 @@ def test_invalid_bytes_are_damage_even_with_a_good_checksum(stored: bytes) -> No
     assert caught.value.offset == HEADER_BYTES
 
 
-@given(st.integers(0, 4), st.sampled_from([1, 1, 1, 2, 4, 8, 0]), st.sampled_from([0, 0, 1, 2, 8]), st.binary(max_size=30))
+@given(st.integers(0, 4), st.sampled_from([1, 1, 1, 2, 4, 8, 0]), st.sampled_from([0, 0, 1, 2, 8]),
+       st.binary(max_size=30))
 def test_accepted_bytes_are_a_set(runs: int, of_gaps: int, of_spans: int, body: bytes) -> None:
     try:
         taken = IndexSet.from_bytes(sealed(1, runs, of_gaps, of_spans, body))
