@@ -107,11 +107,11 @@ class _Kind:
         given, problem = self.given, ""
         where = {} if given.branch is None else {"branch": given.branch}
         try:
-            with opened_executor(given.executor or "local", given.workers) as executor, self.opened() as store, \
+            with opened_executor(given.executor or "local") as executor, self.opened() as store, \
                     progress_bar("compact") as observer:
                 report = store.compact(
                     policy=self.policy(), executor=executor, observer=observer, **where,
-                    budget=Budget(bytes_per_second=given.rate, total_bytes=given.max_bytes))
+                    budget=Budget(bytes_per_second=given.rate))
             if report.is_partial:
                 problem = f"only a part was done and committed: {report.why}"
         except CompactionFailed as error:
@@ -430,9 +430,8 @@ def _run(given: argparse.Namespace) -> int:
     if given.command == "demo":
         from compactlib.demo import run_demo
 
-        return run_demo(given.input, _DEMO_EXECUTORS[given.executor or "both"], folder=given.folder, seed=given.seed,
-                        optional=("spark",) if given.executor is None else (), max_bytes=given.max_bytes,
-                        workers=given.workers)
+        return run_demo(given.input, _DEMO_EXECUTORS[given.executor or "both"], folder=given.folder,
+                        optional=("spark",) if given.executor is None else (), max_bytes=given.max_bytes)
     answer: _Answer = getattr(_store_at(given), given.command)()
     data, text, code = answer
     # `default=str`: the fields of an error may have any type.
@@ -463,15 +462,9 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, Any]]] = {
         "metavar": "SECONDS", "type": float,
         "help": "of a blob store: how long its owner keeps deletes; compact needs it (default of plan: a week)"}),
     "executor": (("compact",), (_LOG, _BLOBS), {
-        "choices": ("local", "process", "spark"),
-        "help": "where to copy: in this process, in several, or on Spark (default: local)"}),
-    "workers": (("compact",), (_LOG, _BLOBS), {
-        "metavar": "N", "type": int,
-        "help": "how many tasks run at once (default: 1 locally, else one per processor)"}),
+        "choices": ("local", "spark"), "help": "where to copy: in this process, or on Spark (default: local)"}),
     "rate": (("compact",), (_LOG, _BLOBS, _REPOSITORY), {
         "metavar": "SIZE", "type": _size, "help": "the most bytes to write in a second"}),
-    "max_bytes": (("compact",), (_LOG, _BLOBS, _REPOSITORY), {
-        "metavar": "SIZE", "type": _size, "help": "the most bytes to write in total"}),
 }
 """Options of a store's commands: the commands, the kinds of store, and how argparse reads them."""
 
@@ -490,8 +483,6 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--folder", metavar="FOLDER", help="keep the logs in this folder, which must be missing or empty")
     demo.add_argument("--max-bytes", metavar="SIZE", type=_size, default=24_000_000,
                       help="the most bytes of files to read (default: 24MB)")
-    demo.add_argument("--seed", metavar="N", type=int, default=0,
-                      help="the seed of the choice of files and of their history")
     for name, does in (("inspect", "describe the store; changes nothing"),
                        ("plan", "show the plan of a compaction, and its reason; changes nothing"),
                        ("compact", "free the space of dead data"),
@@ -504,5 +495,4 @@ def _parser() -> argparse.ArgumentParser:
         for option, (commands, _, how) in _OPTIONS.items():
             if name in commands:
                 verb.add_argument(f"--{option.replace('_', '-')}", **how)
-    demo.add_argument("--workers", **_OPTIONS["workers"][2])
     return parser

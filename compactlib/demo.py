@@ -35,7 +35,7 @@ DEFAULT_MAX_BYTES = 24_000_000
 WRITTEN = "written"
 """The folder of the log before compaction. The compacted copies are named after their executors."""
 
-OpenExecutor: TypeAlias = Callable[[str, int | None], AbstractContextManager[Executor]]
+OpenExecutor: TypeAlias = Callable[[str], AbstractContextManager[Executor]]
 
 _Command: TypeAlias = tuple[str, Path, int]
 """A key, a file, and the quarters of the file to put; 0 deletes the key."""
@@ -46,27 +46,23 @@ _MOST_PROBLEMS = 10
 
 
 @contextlib.contextmanager
-def opened_executor(name: str, workers: int | None = None) -> Iterator[Executor]:
+def opened_executor(name: str) -> Iterator[Executor]:
     """Open the named executor for the duration of the context.
 
     Args:
-        name: `"local"` (threads of this process), `"process"` (processes of this machine), `"spark"` (a session of
-            this process; a running one is used and left running).
-        workers: how many tasks run at once; default 1 for `"local"`, else the machine's processors.
+        name: `"local"` (this thread) or `"spark"` (a session of this process, with a task for each processor; a running
+            session is used and left running).
 
     Raises:
         MissingDependency: Spark or one of its packages is not installed.
         Unsupported: there is no Java for Spark.
     """
-    from compactlib.executors import LocalExecutor, ProcessExecutor
-
-    processors = os.cpu_count() or 1
     if name == "local":
-        yield LocalExecutor(1 if workers is None else workers)
-    elif name == "process":
-        yield ProcessExecutor(processors if workers is None else workers)
+        from compactlib.executors import LocalExecutor
+
+        yield LocalExecutor()
     else:
-        with _spark_session(processors if workers is None else workers) as spark:
+        with _spark_session(os.cpu_count() or 1) as spark:
             from compactlib.spark import SparkExecutor
 
             yield SparkExecutor(spark)
@@ -80,8 +76,6 @@ def _spark_session(cores: int) -> Iterator[Any]:
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
-    if cores < 1:
-        raise InvalidInput(f"{cores} workers; give at least 1")
     found = SparkSession.getActiveSession()
     try:
         # Spark retries a killed worker, listens on this machine alone, and starts Java quickly.
@@ -125,8 +119,7 @@ def progress_bar(label: str) -> Iterator[Any]:
 
 
 def run_demo(source: str, executors: Sequence[str], *, optional: Sequence[str] = (), folder: str | None = None,
-             max_bytes: int = DEFAULT_MAX_BYTES, seed: int = 0, workers: int | None = None,
-             open_executor: OpenExecutor = opened_executor) -> int:
+             max_bytes: int = DEFAULT_MAX_BYTES, open_executor: OpenExecutor = opened_executor) -> int:
     """Run the demo and print its steps; return the exit code: 0 if everything was verified, else 1.
 
     Args:
@@ -136,8 +129,6 @@ def run_demo(source: str, executors: Sequence[str], *, optional: Sequence[str] =
         folder: the folder in which to keep the logs; it must be missing or empty. By default a temporary folder, which
             is removed at the end, unless there are problems.
         max_bytes: the most bytes of files to read.
-        seed: determines the choice of files and their history.
-        workers: how many tasks an executor runs at once; by default the executor's own number.
 
     Raises:
         NotFound, InvalidInput: there is no input, or the folder for the logs is not empty.
@@ -154,7 +145,7 @@ def run_demo(source: str, executors: Sequence[str], *, optional: Sequence[str] =
     problems: list[str] = []
     try:
         print(f"compactlib {compactlib.__version__} demo: a key-value store on a Raft log, and its compaction\n")
-        history = _history(source, max_bytes, random.Random(seed))
+        history = _history(source, max_bytes, random.Random(0))
         limits = SegmentLimits(max_entries=min(max(len(history) // _SEGMENTS, 2), SegmentLimits().max_entries))
         options, written = LogOptions(limits=limits), os.path.join(place, WRITTEN)
         live = _write(written, options, history)
@@ -162,7 +153,7 @@ def run_demo(source: str, executors: Sequence[str], *, optional: Sequence[str] =
             copy = os.path.join(place, name)
             with contextlib.ExitStack() as stack:
                 try:
-                    executor = stack.enter_context(open_executor(name, workers))
+                    executor = stack.enter_context(open_executor(name))
                 except (MissingDependency, Unsupported) as error:
                     if name not in optional:
                         raise

@@ -14,8 +14,7 @@ columns in C loops (`list.sort`, which merges two sorted parts in linear time, t
 >>> live
 IndexSet(7 in 3 runs, 1..21)
 
-The stored form is that of `docs/formats/indexset.md`: at most nine bytes a run, and equal sets have equal bytes on all
-machines.
+The stored form is that of `docs/formats/indexset.md`: equal sets have equal bytes on all machines.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, compress, count, islice, repeat
-from operator import add, and_, eq, ge, index as as_int, lt, rshift, sub
+from operator import add, eq, ge, index as as_int, lt, sub
 from typing import Any, NoReturn, TypeAlias, final
 
 from compactlib.errors import AuditFailed, CorruptData, InvalidInput, NotFound, Unsorted
@@ -50,7 +49,7 @@ class IndexSet:
     OverflowError, as for a `range`, and `count` still works.
 
     - Making a set: `from_iterable`, `from_sorted`, `from_runs`, `range`, `from_bytes`.
-    - Reading it: `in`, `holds`, `overlaps`, `first`, `last`, `count`, `run_count`.
+    - Reading it: `in`, `holds`, `first`, `last`, `count`, `run_count`.
     - Its members: iteration, `reversed`, `members`, `runs`, `columns`.
     - A part of it: `at_least`, `at_most`, `between`.
     - With others: `|` or `union`, `&`, `-`. `a` is a subset if `not a - b`; they share no member if `not a & b`.
@@ -212,11 +211,6 @@ class IndexSet:
         """Return all members, ascending. Cost: O(members) in C."""
         return self._firsts.tolist() if self._lasts is self._firsts else list(self)
 
-    def overlaps(self, first: int, last: int) -> bool:
-        """Return whether a member is in `first..last`, both inclusive; an empty range has none. Cost: O(log runs)."""
-        run = bisect_left(self._lasts, first)
-        return first <= last and run < len(self._firsts) and self._firsts[run] <= last
-
     # --- taking a part ------------------------------------------------------------------------------------------
 
     def at_least(self, index: int) -> IndexSet:
@@ -257,7 +251,7 @@ class IndexSet:
     def to_bytes(self) -> bytes:
         """Return the set as compact bytes with a checksum (`docs/formats/indexset.md`). Cost: O(runs).
 
-        About one byte a run while most gaps are below 127 indexes, two below 32,767.
+        One byte a run if all gaps are below 256 indexes, two below 65,536; with runs of several members, as much again.
         """
         return _encoded(self._runs)
 
@@ -484,88 +478,39 @@ def _merged(left: Sequence[int], right: Sequence[int]) -> list[int]:
 # --- the stored form ----------------------------------------------------------------------------------------------
 
 
-def _most_tail(width: int) -> int:
-    """Return the lowest tail that does not fit its column, which also marks such a tail."""
-    return int((1 << 8 * width) - 1)
-
-
-def _most_gap(width: int) -> int:
-    """Return the same for a gap, which shares its number with a bit."""
-    return _most_tail(width) >> 1
-
-
 def _encoded(runs: _Runs) -> bytes:
     firsts, lasts = runs
-    is_long: Iterable[bool] = repeat(False) if firsts is lasts else list(map(lt, firsts, lasts))
     gaps = [*firsts[:1], *map(sub, islice(firsts, 1, None), map(add, lasts, repeat(2)))]
-    tails = list(map(sub, compress(map(sub, lasts, firsts), is_long), repeat(1)))
-    head_width, tail_width = _width_of(gaps, _most_gap), _width_of(tails, _most_tail)
-    large_gaps = _taken_out(gaps, _most_gap(head_width))
-    large_tails = _taken_out(tails, _most_tail(tail_width))
-    columns = ((head_width, map(add, map(add, gaps, gaps), is_long)), (8, large_gaps),
-               (tail_width, tails), (8, large_tails))
-    return _FRAME.encode(len(firsts), head_width, tail_width, body=b"".join(
-        _little_endian(array(_CODES[width], list(numbers))).tobytes() for width, numbers in columns))
+    spans = [] if firsts is lasts else list(map(sub, lasts, firsts))
+    widths = _width_of(gaps), _width_of(spans) if spans else 0
+    return _FRAME.encode(len(firsts), *widths, body=b"".join(
+        _little_endian(array(_CODES[width], numbers)).tobytes()
+        for width, numbers in zip(widths, (gaps, spans), strict=True) if width))
 
 
 def _decoded(data: bytes | bytearray | memoryview, path: str, offset: int) -> _Runs:
-    run_count, head_width, tail_width, body = _FRAME.decode(bytes(data), path, offset=offset)
+    run_count, gap_width, span_width, body = _FRAME.decode(bytes(data), path, offset=offset)
 
     def require(holds: bool, expected: str, found: object) -> None:
         if not holds:
             raise CorruptData(path=path, offset=offset + _FRAME.header_bytes, expected=expected, found=str(found))
 
-    place = 0
-
-    def column(width: int, size: int) -> _Column:
-        nonlocal place
-        part = body[place:place + width * size]
-        require(len(part) == width * size, f"{size} numbers of {width} bytes", f"{len(part)} bytes")
-        numbers = array(_CODES[width])
-        numbers.frombytes(part)
-        place += len(part)
-        return _little_endian(numbers)
-
-    def put_back(numbers: list[int], most: int, width: int, most_of: Callable[[int], int]) -> None:
-        large = column(8, numbers.count(most))
-        require(not large or min(large) >= most, f"numbers from {most} on", "a smaller one")
-        for at, number in zip(list(compress(count(), map(eq, numbers, repeat(most)))), large, strict=True):
-            numbers[at] = number
-        require(width == _width_of(numbers, most_of), "the width that takes the fewest bytes", width)
-
-    for width in (head_width, tail_width):
-        require(width in _CODES, "numbers of 1, 2, 4 or 8 bytes", width)
-    heads = column(head_width, run_count)
-    is_long = list(map(and_, heads, repeat(1)))
-    gaps = list(map(rshift, heads, repeat(1)))
-    put_back(gaps, _most_gap(head_width), head_width, _most_gap)
-    tails = column(tail_width, sum(is_long)).tolist()
-    put_back(tails, _most_tail(tail_width), tail_width, _most_tail)
-    require(place == len(body), f"{place} bytes", len(body))
-    following = iter(tails)
-    spans = [next(following) + 1 if long else 0 for long in is_long] if tails else [0] * run_count
-    lasts = list(accumulate(map(add, map(add, gaps, spans), repeat(2)), initial=-2))[1:]
+    require(gap_width in _CODES and span_width in (0, *_CODES), "numbers of 1, 2, 4 or 8 bytes",
+            (gap_width, span_width))
+    require(len(body) == run_count * (gap_width + span_width), f"{run_count} runs", f"{len(body)} bytes")
+    gaps = array(_CODES[gap_width], body[:run_count * gap_width])
+    spans: _Column | list[int] = [0] * run_count
+    if span_width:
+        spans = _little_endian(array(_CODES[span_width], body[run_count * gap_width:]))
+    lasts = list(accumulate(map(add, map(add, _little_endian(gaps), spans), repeat(2)), initial=-2))[1:]
     require(not lasts or lasts[-1] <= MAX_INDEX, f"indexes up to {MAX_INDEX}", lasts[-1:])
     return array("Q", list(map(sub, lasts, spans))), array("Q", lasts)
 
 
-def _width_of(numbers: list[int], most_of: Callable[[int], int]) -> int:
-    """Return the width with which a column and its large numbers take the fewest bytes; of two, the smaller."""
-    if max(numbers, default=0) < most_of(1):
-        return 1
-    sizes = {width: width * len(numbers) + 8 * sum(map(ge, numbers, repeat(most_of(width)))) for width in _CODES}
-    return min(sizes, key=lambda width: (sizes[width], width))
-
-
-def _taken_out(numbers: list[int], most: int) -> list[int]:
-    """Replace the numbers from `most` on by `most`, and return them."""
-    if max(numbers, default=0) < most:
-        return []
-    places = list(compress(count(), map(ge, numbers, repeat(most))))
-    large = [numbers[at] for at in places]
-    for at in places:
-        numbers[at] = most
-    return large
+def _width_of(numbers: list[int]) -> int:
+    """Return the width of the largest number in bytes."""
+    most = max(numbers, default=0)
+    return next(width for width in _CODES if most < 1 << 8 * width)
 
 
 def _little_endian(column: _Column) -> _Column:

@@ -7,8 +7,6 @@ import threading
 from collections import OrderedDict
 from typing import Generic, TypeVar
 
-from compactlib.errors import InvalidInput
-
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
@@ -17,21 +15,13 @@ class Lru(Generic[_K, _V]):
     """A cache that drops the least recently used values when it is full. Threads may share one. O(1).
 
     Args:
-        max_entries: how many values it holds at most; `None` is no limit.
-        max_bytes: the most that their sizes add up to; a larger value is not kept. `None` is no limit.
-
-    Raises:
-        InvalidInput: a bound is below 0.
+        limit: the maximum of the sum of the values' sizes; with the default size 1, the maximum number of values.
     """
 
-    def __init__(self, *, max_entries: int | None = None, max_bytes: int | None = None) -> None:
-        if min(max_entries or 0, max_bytes or 0) < 0:
-            raise InvalidInput(f"max_entries is {max_entries} and max_bytes {max_bytes}; a cache cannot hold less than "
-                               f"nothing")
-        self._max_entries = max_entries
-        self._max_bytes = max_bytes
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._held: OrderedDict[_K, tuple[_V, int]] = OrderedDict()
-        self._size_bytes = 0
+        self._size = 0
         self._lock = threading.Lock()
 
     def get(self, key: _K) -> _V | None:
@@ -43,7 +33,7 @@ class Lru(Generic[_K, _V]):
             self._held.move_to_end(key)
             return found[0]
 
-    def put(self, key: _K, value: _V, size_bytes: int = 0) -> list[_K]:
+    def put(self, key: _K, value: _V, size: int = 1) -> list[_K]:
         """Add a value, and drop the least recently used values until all fit.
 
         Returns:
@@ -51,12 +41,12 @@ class Lru(Generic[_K, _V]):
         """
         with self._lock:
             self._drop(key)
-            if self._max_bytes is not None and size_bytes > self._max_bytes:
+            if size > self._limit:
                 return [key]
-            self._held[key] = value, size_bytes
-            self._size_bytes += size_bytes
+            self._held[key] = value, size
+            self._size += size
             dropped = []
-            while self._is_over():
+            while self._size > self._limit:
                 dropped.append(next(iter(self._held)))
                 self._drop(dropped[-1])
             return dropped
@@ -70,18 +60,14 @@ class Lru(Generic[_K, _V]):
         """Remove all values."""
         with self._lock:
             self._held.clear()
-            self._size_bytes = 0
+            self._size = 0
 
     def _drop(self, key: _K) -> bool:
         if key not in self._held:
             return False
-        _, size_bytes = self._held.pop(key)
-        self._size_bytes -= size_bytes
+        _, size = self._held.pop(key)
+        self._size -= size
         return True
-
-    def _is_over(self) -> bool:
-        return ((self._max_entries is not None and len(self._held) > self._max_entries)
-                or (self._max_bytes is not None and self._size_bytes > self._max_bytes))
 
     def items(self) -> list[tuple[_K, _V]]:
         """Return all keys and values, the least recently used first; marks none as used. O(n)."""
@@ -90,8 +76,3 @@ class Lru(Generic[_K, _V]):
 
     def __len__(self) -> int:
         return len(self._held)
-
-    def __repr__(self) -> str:
-        most = " and ".join(f"at most {bound:,} {unit}" for bound, unit in (
-            (self._max_entries, "values"), (self._max_bytes, "bytes")) if bound is not None)
-        return f"Lru({len(self):,} values, {self._size_bytes:,} bytes; {most or 'no bound'})"

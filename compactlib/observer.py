@@ -36,8 +36,8 @@ _LOGGER = logging.getLogger("compactlib.observers")
 _MAX_SHOWN_CHARS = 200
 _failed: weakref.WeakSet[Any] = weakref.WeakSet()
 
-SECONDS_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0,
-                   3_600.0, 14_400.0)
+_SECONDS_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0,
+                    3_600.0, 14_400.0)
 """Upper bounds of buckets for durations from milliseconds (a request) to hours (a compaction)."""
 
 
@@ -186,15 +186,13 @@ class PrometheusObserver:
     Args:
         registry: a `prometheus_client.CollectorRegistry`; default the package's global registry.
         prefix: the beginning of every name.
-        buckets: upper bounds of the histograms' buckets, ascending.
 
     Raises:
         MissingDependency: prometheus_client is not installed.
         InvalidInput: the registry already has an observer with this prefix.
     """
 
-    def __init__(self, registry: Any = None, *, prefix: str = "compactlib",
-                 buckets: tuple[float, ...] = SECONDS_BUCKETS) -> None:
+    def __init__(self, registry: Any = None, *, prefix: str = "compactlib") -> None:
         try:
             import prometheus_client
         except ImportError:
@@ -202,7 +200,6 @@ class PrometheusObserver:
         self._client = prometheus_client
         self._registry = prometheus_client.REGISTRY if registry is None else registry
         self._prefix = prefix
-        self._buckets = tuple(buckets)
         self._metrics: dict[str, tuple[Any, tuple[str, ...]]] = {}
         self._lock = threading.Lock()
         try:
@@ -218,17 +215,12 @@ class PrometheusObserver:
         if "add" in fields:
             self._child(self._client.Counter, name, labels).inc(fields["add"])
         elif "sample" in fields:
-            self._child(self._client.Histogram, name, labels, buckets=self._buckets).observe(fields["sample"])
+            self._child(self._client.Histogram, name, labels, buckets=_SECONDS_BUCKETS).observe(fields["sample"])
         else:
             self._child(self._client.Counter, "events", {"event": name}).inc()
             value = fields.get("value", "")
             if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
                 self._level(name, value, labels)
-
-    def text(self) -> bytes:
-        """Return the registry's metrics in Prometheus' text form."""
-        exported: bytes = self._client.generate_latest(self._registry)
-        return exported
 
     def _level(self, name: str, value: float | None, labels: Mapping[str, str]) -> None:
         if value is None and _allowed(name) not in self._metrics:

@@ -149,7 +149,7 @@ class OpenSegments:
         self._folder = folder
         self._header = header
         self._closed = False
-        self._kept: Lru[SegmentName, SegmentFile] = Lru(max_entries=max_open)
+        self._kept: Lru[SegmentName, SegmentFile] = Lru(max_open)
 
     def get(self, name: SegmentName, is_listed: Callable[[SegmentName], bool]) -> SegmentFile:
         """Return the file of a segment; it can be read while it is referenced, even after it was removed.

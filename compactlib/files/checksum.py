@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """CRC-32 (the polynomial of zlib), from the fastest implementation that is installed.
 
-`isal` and `zlib-ng` compute the same value several times faster than the standard library; the extra
-`compactlib[fast]` installs `isal`. All give equal values.
+`isal` computes the same value several times faster than the standard library; the extra `compactlib[fast]` installs it.
 """
 
 from __future__ import annotations
@@ -27,11 +26,6 @@ def _fastest() -> Crc32:
         from isal.isal_zlib import crc32 as isal_crc32
 
         return isal_crc32
-    with contextlib.suppress(ImportError):
-        from zlib_ng import zlib_ng
-
-        found: Crc32 = zlib_ng.crc32
-        return found
     return zlib.crc32
 
 

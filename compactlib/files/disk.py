@@ -205,22 +205,14 @@ class LocalOutFile:
 
 
 class LocalFiles:
-    """The local disk. Has no state; instances with the same setting are equal, and all are picklable.
+    """The local disk. Has no state; all instances are equal and picklable.
 
-    A subclass may have a state of its own, which is pickled and compared too, and need not call `super().__init__()`.
-
-    Args:
-        private: create files with the mode 0600 and folders with 0700, for this user alone; otherwise with 0644 and
-            0777, less the process's umask. Existing files keep their mode.
+    A subclass may have a state of its own, which is pickled and compared too. Files are created with the mode 0644 and
+    folders with 0777, less the process's umask.
     """
 
-    private: bool = False
-
-    def __init__(self, *, private: bool = False) -> None:
-        self.private = private
-
     def create(self, path: StrPath) -> OutFile:
-        return LocalOutFile(path, os.O_CREAT | os.O_EXCL, 0o600 if self.private else 0o644)
+        return LocalOutFile(path, os.O_CREAT | os.O_EXCL, 0o644)
 
     def open(self, path: StrPath) -> OutFile:
         return LocalOutFile(path, 0)
@@ -243,7 +235,7 @@ class LocalFiles:
 
     def make_folder(self, path: StrPath) -> None:
         with _Named("make folder", path):
-            os.mkdir(path, 0o700 if self.private else 0o777)
+            os.mkdir(path)
 
     def remove_folder(self, path: StrPath) -> None:
         with _Named("remove folder", path):
@@ -270,10 +262,10 @@ class LocalFiles:
         return type(other) is type(self) and vars(other) == vars(self)
 
     def __hash__(self) -> int:
-        return hash((type(self), self.private))
+        return hash(type(self))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({'private=True' if self.private else ''})"
+        return f"{type(self).__name__}()"
 
 
 def require_folder(path: StrPath, what: str, *, create: bool) -> None:

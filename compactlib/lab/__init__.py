@@ -21,13 +21,7 @@ if TYPE_CHECKING:
     from compactlib.lab.scheduler import SchedulerModel as SchedulerModel
     from compactlib.lab.simulation import replay as replay
     from compactlib.lab.staging import BranchModel as BranchModel
-    from compactlib.lab.trace import (
-        LAYOUTS as LAYOUTS,
-        CsvTrace as CsvTrace,
-        LogTrace as LogTrace,
-        ParquetTrace as ParquetTrace,
-        TraceLayout as TraceLayout,
-    )
+    from compactlib.lab.trace import CsvTrace as CsvTrace, LogTrace as LogTrace
     from compactlib.lab.workloads import (
         Arrivals as Arrivals,
         Bursts as Bursts,
@@ -48,7 +42,7 @@ else:
         "compactlib.lab.report": "Report",
         "compactlib.lab.scheduler": "SchedulerModel",
         "compactlib.lab.staging": "BranchModel",
-        "compactlib.lab.trace": "CsvTrace LAYOUTS LogTrace ParquetTrace TraceLayout",
+        "compactlib.lab.trace": "CsvTrace LogTrace",
         "compactlib.lab.workloads":
             "Arrivals Bursts Expiring HotCold Row Uniform WithReads Workload Zipf",
     })

@@ -12,7 +12,6 @@ victims, with the next generation. With `survivors`, a step fills its segments c
 
 from __future__ import annotations
 
-import math
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
@@ -40,7 +39,7 @@ from compactlib.blobstore.policy import (
 )
 from compactlib.errors import InvalidInput
 from compactlib.lab.simulation import Simulation
-from compactlib.lab.workloads import DELETE, FOREVER, NEVER, PUT, Row, Workload
+from compactlib.lab.workloads import DELETE, FOREVER, NEVER, PUT, Row
 
 MAX_SEGMENTS = 1 << 24
 MAX_ROUNDS = 10_000
@@ -119,31 +118,6 @@ class BlobLogModel:
         return cls(**{"capacity_bytes": segments * size, "segment_bytes": size, "header_bytes": 0, **more})
 
     @classmethod
-    def for_workload(cls, workload: Workload, utilisation: float = 0.8, *, segments: int = 400, seed: int = 0,
-                     **more: Any) -> Self:
-        """Model the smallest log in which the live bytes never exceed a part of it. Reads the workload once.
-
-        Args:
-            workload: the workload to be replayed.
-            utilisation: live bytes as a part of the log, above 0 and below 1.
-            segments: the number of the log's segments; fewer if the largest record would not fit.
-            seed: the workload's seed.
-            more: other settings; by default headers and records' overhead are 0.
-
-        Raises:
-            InvalidInput: the utilisation is out of its range, or the workload has no put.
-        """
-        values: dict[str, Any] = {"header_bytes": 0, "record_overhead_bytes": 0, **more}
-        live, largest = _peak_of(workload, seed, values["record_overhead_bytes"])
-        if not 0 < utilisation < 1 or not live:
-            raise InvalidInput(f"utilisation is {utilisation} of {workload}, which has {live} live bytes at most; give "
-                               f"a part of the log, above 0 and below 1, and a workload with puts")
-        room = max(math.ceil(live / utilisation / segments), largest)
-        segment = room + values["header_bytes"]
-        count = max(math.ceil(live / utilisation / room), 2)
-        return cls(**{"capacity_bytes": count * segment, "segment_bytes": segment, **values})
-
-    @classmethod
     def of_store(cls, config: BlobStoreConfig, *, id_bytes: int, **more: Any) -> Self:
         """Model a real store whose ids have `id_bytes` bytes each.
 
@@ -166,29 +140,6 @@ class BlobLogModel:
         return BlobLog(self, policy)
 
 
-def _peak_of(workload: Workload, seed: int, overhead: int) -> tuple[int, int]:
-    """Return the maximum of live bytes, and the size of the largest record."""
-    # The size and the end of each live record, by key.
-    there: dict[int, tuple[int, int]] = {}
-    ends: list[tuple[int, int]] = []
-    live = peak = largest = 0
-    for kind, key, size, life, time in workload.rows(seed):
-        while ends and ends[0][0] < time:
-            end, expired = heappop(ends)
-            if expired in there and there[expired][1] == end:
-                live -= there.pop(expired)[0]
-        if kind in (PUT, DELETE):
-            live -= there.pop(key, (0, 0))[0]
-        if kind == PUT:
-            until = NEVER if life == FOREVER else time + life
-            if until != NEVER:
-                heappush(ends, (until, key))
-            there[key] = size + overhead, until
-            live += size + overhead
-            peak, largest = max(peak, live), max(largest, size + overhead)
-    return peak, largest
-
-
 @attrs.define(eq=False)
 class Segment:
     """A segment of the log.
@@ -199,7 +150,6 @@ class Segment:
         used: bytes of its records.
         dead: bytes of its dead records.
         newest: the time of its newest record, milliseconds.
-        moments: the sum over dead records of size times time of death (from `BlobLog.since`).
         view: its part of the last view.
     """
 
@@ -208,7 +158,6 @@ class Segment:
     used: int = 0
     dead: int = 0
     newest: int = -NEVER
-    moments: float = 0.0
     view: SegmentView | None = None
 
     @property
@@ -233,12 +182,12 @@ class BlobLog(Simulation):
         written: the time at which each record was written, milliseconds.
         key: the key of each record; -1 for a tombstone.
         current: the newest record of each key; -1: the key has no record.
-        since: the time of the first operation, milliseconds; the origin of times of death.
+        since: the time of the first operation, milliseconds.
         order: the segments, in log order; records are appended to the last.
     """
 
     def __init__(self, model: BlobLogModel, policy: BlobPolicy) -> None:
-        super().__init__(policy, model.segments * model.segment_bytes)
+        super().__init__(policy)
         self.model: BlobLogModel = model
         self.name: str = "lab"
         self.last_full_at: float | None = None
@@ -445,27 +394,26 @@ class BlobLog(Simulation):
         if now_ms <= self._horizon:
             return
         self._horizon = now_ms
-        leaving, ends, deaths = self._leaving, self._ends, list[tuple[int, int]]()
+        leaving, ends, deaths = self._leaving, self._ends, list[int]()
         while leaving and leaving[0][0] < now_ms:
-            deaths.append(leaving.popleft())
+            deaths.append(leaving.popleft()[1])
         self._bury(deaths)
         while ends and ends[0] >> _NUMBER_BITS < now_ms:
             until, record = divmod(heappop(ends), 1 << _NUMBER_BITS)
             if self._is_end(until, record):
-                self._bury([(until, record)])
+                self._bury([record])
                 owner = self.key[record]
                 if owner >= 0 and self.current[owner] == record:
                     self.current[owner] = -1
 
-    def _bury(self, deaths: Sequence[tuple[int, int]]) -> None:
-        """Count records as dead; `deaths` has pairs of a time and a record."""
-        place, sizes, since, changed, died = self.place, self.size, self.since, self._changed, 0
-        for at_ms, record in deaths:
+    def _bury(self, deaths: Sequence[int]) -> None:
+        """Count records as dead."""
+        place, sizes, changed, died = self.place, self.size, self._changed, 0
+        for record in deaths:
             segment, size = place[record], sizes[record]
             assert segment is not None
             place[record] = None
             segment.dead += size
-            segment.moments += (at_ms - since) * size
             changed.add(segment)
             died += size
         self._dead_bytes += died
@@ -499,8 +447,9 @@ class BlobLog(Simulation):
                 dying=self._dying(segment) if model.forecast_seconds else ())
         self._changed.clear()
         return BlobView(
-            store=self.name, capacity_bytes=self.capacity_bytes, segment_bytes=model.segment_bytes,
-            header_bytes=model.header_bytes, max_blob_bytes=model.max_blob_bytes, used_bytes=self.used_bytes,
+            store=self.name, capacity_bytes=model.segments * model.segment_bytes,
+            segment_bytes=model.segment_bytes, header_bytes=model.header_bytes, max_blob_bytes=model.max_blob_bytes,
+            used_bytes=self.used_bytes,
             reference_time=(now_ms - self._retention_ms) / 1000, retention_seconds=model.deleted_retention_seconds,
             segments=tuple(map(_VIEW, self.order)), last_full_at=self.last_full_at)
 
@@ -578,12 +527,11 @@ class BlobLog(Simulation):
             self._changed.difference_update(carried)
             waiting = waiting[count:]
             carried = [] if not made or made[-1].used == room else made[-1:]
-        self.counts.read_bytes += sum(source.used for source in victims if source.valid)
         self.counts.copied_bytes += sum(map(_VALID, victims))
         return outputs
 
     def _drop_dead(self, source: Segment) -> None:
-        """Forget the dead records of a source, and count them as reclaimed."""
+        """Forget the dead records of a source."""
         dropped = [record for record in source.members if self.place[record] is not source]
         if self._of_key is not None:
             for record in dropped:
@@ -592,8 +540,6 @@ class BlobLog(Simulation):
         self._free.extend(dropped)
         self._bytes -= source.dead
         self._dead_bytes -= source.dead
-        self.counts.reclaimed_bytes += source.dead
-        self.counts.waited_byte_seconds += ((self.now_ms - self.since) * source.dead - source.moments) / 1000
 
     def _filled(self, sources: Sequence[Segment]) -> list[Sequence[int]]:
         """Return the records of each new segment, in log order; with `survivors` class by class, unless log order

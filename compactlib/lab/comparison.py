@@ -9,16 +9,11 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.executors import portable_error
 from compactlib.lab.report import Measures, Report
 from compactlib.lab.simulation import Model, replay
 from compactlib.lab.workloads import Workload
 from compactlib.observer import Observer, Observers
 from compactlib.report import Printed
-
-MAX_EXPERIMENTS = 10_000
-"""The largest number of replays in one comparison."""
 
 Mapper: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 """A function like the builtin `map`."""
@@ -42,12 +37,13 @@ class Experiment:
     model: Model
     seed: int
 
-    def run(self) -> Report | CompactlibError:
-        """Return the report of the replay, or its error; that of a policy's code as a `TaskFailed`."""
+    def run(self) -> Report:
+        """Return the report of the replay; an error has a note with the labels."""
         try:
             return replay(self.workload, self.policy, self.model, seed=self.seed)
-        except Exception as error:  # of the policy's code
-            return portable_error(", ".join(self.labels.values()), error)
+        except Exception as error:
+            error.add_note(f"in the replay of {', '.join(self.labels.values())}")
+            raise
 
 
 @attrs.frozen(repr=False)
@@ -56,46 +52,28 @@ class Comparison(Printed):
 
     Attributes:
         experiments: the replays.
-        outcomes: the report or error of each replay.
+        reports: the report of each replay.
         skip: the first part of each replay, 0 to 1, that the table leaves out because the store was filling up.
     """
 
     experiments: tuple[Experiment, ...]
-    outcomes: tuple[Report | CompactlibError, ...]
+    reports: tuple[Report, ...]
     skip: float = 0.5
-
-    @property
-    def reports(self) -> tuple[Report, ...]:
-        """The reports of the replays that succeeded."""
-        return tuple(each for each in self.outcomes if isinstance(each, Report))
-
-    @property
-    def failures(self) -> tuple[CompactlibError, ...]:
-        """The errors of the replays that failed."""
-        return tuple(each for each in self.outcomes if isinstance(each, CompactlibError))
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return one dictionary a replay, all with the same keys: its labels, and the figures of its steady part.
 
-        An unknown figure is `None`. If any replay failed, each dictionary has `error`, `None` for a success.
+        An unknown figure is `None`; a figure that is unknown in all replays is left out.
         """
-        steady = [each.steady(self.skip) if isinstance(each, Report) else None for each in self.outcomes]
-        figures = [{} if each is None else each.figures() for each in steady]
-        known = [name for name in Measures.FIGURES if any(each.get(name) is not None for each in figures)]
-        rows: list[dict[str, Any]] = []
-        for experiment, outcome, counts, own in zip(self.experiments, self.outcomes, steady, figures, strict=True):
-            row: dict[str, Any] = {**experiment.labels, "seed": experiment.seed,
-                                   **{name: own.get(name) for name in known}}
-            for name in ("compactions", "refused"):
-                row[name] = None if counts is None else getattr(counts, name)
-            if self.failures:
-                row["error"] = str(outcome) if isinstance(outcome, CompactlibError) else None
-            rows.append(row)
-        return rows
+        steady = [each.steady(self.skip) for each in self.reports]
+        figures = [each.figures() for each in steady]
+        known = [name for name in Measures.FIGURES if any(each[name] is not None for each in figures)]
+        return [{**experiment.labels, "seed": experiment.seed, **{name: own[name] for name in known},
+                 "compactions": counts.compactions, "refused": counts.refused}
+                for experiment, counts, own in zip(self.experiments, steady, figures, strict=True)]
 
     def _summary(self) -> str:
-        failed = f"; {len(self.failures)} failed" if self.failures else ""
-        return f"{len(self.experiments)} experiments, the first {self.skip:.0%} of each left out{failed}"
+        return f"{len(self.experiments)} experiments, the first {self.skip:.0%} of each left out"
 
 
 def compare(policies: Iterable[Any] | Mapping[str, Any], workloads: Iterable[Workload] | Mapping[str, Workload],
@@ -103,7 +81,8 @@ def compare(policies: Iterable[Any] | Mapping[str, Any], workloads: Iterable[Wor
             mapper: Mapper = map, observer: Observer | None = None) -> Comparison:
     """Replay every workload against every policy in every model.
 
-    An error of one replay stops no other. Equal arguments give equal reports, wherever they run.
+    Equal arguments give equal reports, wherever they run. An error of a replay, such as one of a policy's code, is
+    raised, with a note that names the replay.
 
     Args:
         policies: the policies. Tables show the keys of a mapping, otherwise the policies' names.
@@ -114,27 +93,18 @@ def compare(policies: Iterable[Any] | Mapping[str, Any], workloads: Iterable[Wor
         mapper: runs the replays, as the builtin `map` does here, one after the other. On all cores: the `map` of a
             `concurrent.futures.ProcessPoolExecutor`; policies are then defined in a module.
         observer: notified of progress, in experiments.
-
-    Raises:
-        InvalidInput: there are more than `MAX_EXPERIMENTS`.
-        CompactlibError: all replays failed; the error of the first is raised.
     """
-    combinations = list(itertools.product(
-        _named(workloads), models.items() if isinstance(models, Mapping) else [("", models)], _named(policies), seeds))
-    if len(combinations) > MAX_EXPERIMENTS:
-        raise InvalidInput(f"{len(combinations)} replays; compare at most {MAX_EXPERIMENTS} at once")
     experiments = tuple(
         Experiment(labels={"policy": called, "workload": load, **({"model": name} if name else {})},
                    policy=policy, workload=workload, model=model, seed=seed)
-        for (load, workload), (name, model), (called, policy), seed in combinations)
-    observers, outcomes = Observers(observer), list[Report | CompactlibError]()
-    for outcome in mapper(Experiment.run, experiments):
-        outcomes.append(outcome)
-        observers.event("progress", work="experiments", done=len(outcomes), total=len(experiments), unit="experiments")
-    made = Comparison(experiments, tuple(outcomes), skip)
-    if made.failures and not made.reports:
-        raise made.failures[0]
-    return made
+        for (load, workload), (name, model), (called, policy), seed in itertools.product(
+            _named(workloads), models.items() if isinstance(models, Mapping) else [("", models)], _named(policies),
+            seeds))
+    observers, reports = Observers(observer), list[Report]()
+    for report in mapper(Experiment.run, experiments):
+        reports.append(report)
+        observers.event("progress", work="experiments", done=len(reports), total=len(experiments), unit="experiments")
+    return Comparison(experiments, tuple(reports), skip)
 
 
 def _named(values: Any) -> list[tuple[str, Any]]:

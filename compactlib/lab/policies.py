@@ -9,14 +9,13 @@ empty.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from operator import attrgetter
 from random import Random
 from typing import ClassVar
 
 import attrs
 
-from compactlib._arguments import is_above, is_whole
+from compactlib._arguments import is_above
 from compactlib.blobstore.policy import (
     BlobChoice,
     BlobView,
@@ -28,13 +27,11 @@ from compactlib.blobstore.policy import (
     too_little,
     whole,
 )
-from compactlib.errors import InvalidInput
 from compactlib.lab.workloads import NEVER
 
 __all__ = ["ByEnd", "DChoices", "DecliningCost"]
 
 _LEAST_SECONDS = 1e-3
-_FURTHER_BACK = 16
 
 
 @attrs.frozen(kw_only=True)
@@ -97,14 +94,9 @@ class DecliningCost:
     C. Luo, "Efficiently reclaiming space in a log structured store", ICDE 2021, take segments in the order of such a
     decline, without ends.
 
-    With `max_reclaimed_segments` it takes, of the plans that free a number of segments between the two settings, the
-    plan with the least free room in its outputs for each segment freed. The last victim may be one of the next 16
-    (`_fullest_that_free`). Otherwise the last output is half empty: of eight segments freed, one in sixteen is lost.
-
     Attributes:
         min_used_fraction: the least used part of the log, 0.0 to 1.0.
         min_reclaimed_segments: the least number of segments that a plan frees, >= 1.
-        max_reclaimed_segments: the largest number, without segments that died whole; `None`: the first plan is taken.
         decline: the decline of records without an end, above 0.
 
     Raises:
@@ -113,16 +105,10 @@ class DecliningCost:
 
     min_used_fraction: float = fraction(0.5)
     min_reclaimed_segments: int = whole(1, least=1)
-    max_reclaimed_segments: int | None = attrs.field(default=None, validator=is_whole(1, or_none=True))
     decline: float = attrs.field(default=1.0, validator=is_above(0))
 
     name: ClassVar[str] = "declining_cost"
     needs_forecast: ClassVar[bool] = True
-
-    def __attrs_post_init__(self) -> None:
-        if self.max_reclaimed_segments is not None and self.max_reclaimed_segments < self.min_reclaimed_segments:
-            raise InvalidInput(f"max_reclaimed_segments is {self.max_reclaimed_segments}; give at least "
-                               f"min_reclaimed_segments, {self.min_reclaimed_segments}")
 
     def fall(self, segment: SegmentView, view: BlobView, now: float, oldest_seconds: float) -> float:
         """Return how fast the price falls, a second; 0 if no record is valid.
@@ -156,40 +142,13 @@ class DecliningCost:
         falls = {segment.name: self.fall(segment, view, now, oldest) for segment in view.eligible}
         ordered = sorted(view.eligible, key=lambda each: (falls[each.name], each.valid_bytes, each.name))
         dead = sum(not segment.valid_bytes for segment in ordered)
-        least = max(self.min_reclaimed_segments, dead)
-        taken = (fewest_that_free(view, ordered, least) if self.max_reclaimed_segments is None else
-                 _fullest_that_free(view, ordered, least, max(self.max_reclaimed_segments, dead)))
+        taken = fewest_that_free(view, ordered, max(self.min_reclaimed_segments, dead))
         if not taken:
             return too_little(view, self.min_reclaimed_segments)
         most = max(falls[segment.name] for segment in taken)
         return BlobChoice(taken,
                           why=f"the {len(taken)} segments whose price falls least by waiting, at most by {most:.3g} "
                               f"copied bytes for each byte of room and second; {dead} of them died whole")
-
-
-def _fullest_that_free(view: BlobView, ordered: Sequence[SegmentView], least: int, most: int) -> Sequence[SegmentView]:
-    """Return the prefix of `ordered` that frees `least` to `most` segments and leaves the least room in its outputs for
-    each segment freed; empty if all of `ordered` together free fewer than `least`.
-
-    The last segment may be one of the 16 that follow the prefix, if it fills the outputs better: the room left in a
-    plan's last output stays unused until that output is compacted. A segment too full to free any room is skipped.
-    """
-    useful = [segment for segment in ordered if segment.valid_bytes < view.fill_bytes]
-    best: Sequence[SegmentView] = ()
-    least_room, before = math.inf, 0
-    for count in range(1, len(useful) + 1):
-        most_freed = 0
-        for place in range(count - 1, min(count + _FURTHER_BACK, len(useful))):
-            copied = before + useful[place].valid_bytes
-            freed = view.benefit(count, copied)
-            most_freed = max(most_freed, freed)
-            room = (count - freed) * view.fill_bytes - copied
-            if least <= freed <= most and room < least_room * freed:
-                best, least_room = (*useful[:count - 1], useful[place]), room / freed
-        before += useful[count - 1].valid_bytes
-        if most_freed > most:
-            break
-    return best
 
 
 # ---------------------------------------------------------------------------------------------------- survivors

@@ -2,8 +2,8 @@
 """A Raft log without payloads.
 
 Each write or delete is one entry. A key's last write is live; at a snapshot every other entry at or below it dies.
-After each snapshot the segments without live entries are dropped, and after some the policy is called, through
-`plan_for`: the real log's planning function, on the same statistics.
+After each snapshot the segments without live entries are dropped, and after some, as the trigger decides, the policy is
+called, through `MajorCadence`: the real log's planning function, on the same statistics.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from compactlib._arguments import is_whole
 from compactlib.clock import ManualClock
 from compactlib.lab.simulation import Simulation
 from compactlib.lab.workloads import DELETE, READ, Row
-from compactlib.raftlog import DropDead, LogPlan, LogPolicy, LogView, SegmentLimits
+from compactlib.raftlog import EveryNMinors, LogPlan, LogPolicy, LogView, SegmentLimits
 from compactlib.raftlog.policy import (
     INDEX_RECORD_BYTES,
     MajorCadence,
@@ -25,7 +25,6 @@ from compactlib.raftlog.policy import (
     SegmentRef,
     SegmentStats,
     Trigger,
-    plan_for,
     segment_bytes,
 )
 
@@ -43,8 +42,7 @@ class RaftLogModel:
     Attributes:
         limits: the limits of a segment.
         snapshot_every: entries from one snapshot to the next, at least 1.
-        major_every: snapshots from one call of the policy to the next, at least 1; the others only drop segments.
-        trigger: decides when the policy is called, as in a real log; `None`: `major_every` decides.
+        trigger: decides after which snapshots the policy is called, as in a real log; the others only drop segments.
 
     Raises:
         InvalidInput: a value is out of its range.
@@ -52,8 +50,7 @@ class RaftLogModel:
 
     limits: SegmentLimits = attrs.Factory(SegmentLimits)
     snapshot_every: int = attrs.field(default=10_000, validator=is_whole(1))
-    major_every: int = attrs.field(default=4, validator=is_whole(1))
-    trigger: Trigger | None = None
+    trigger: Trigger = attrs.Factory(lambda: EveryNMinors(3))
 
     def start(self, policy: LogPolicy, seed: int = 0) -> RaftLogSimulation:
         """Make an empty log."""
@@ -67,7 +64,6 @@ class _Segment:
     Attributes:
         number: its place in the log.
         room: the number of index records that its file reserves.
-        moments: the sum over dead entries of size times time of death.
     """
 
     number: int
@@ -78,7 +74,6 @@ class _Segment:
     live: int = 0
     live_bytes: int = 0
     data_bytes: int = 0
-    moments: int = 0
 
     def append(self, index: int, key: int, size: int) -> None:
         self.indexes.append(index)
@@ -120,16 +115,15 @@ class RaftLogSimulation(Simulation):
         self._index_of: dict[int, int] = {}
         self._segment_of: dict[int, int] = {}
         self._size_of: dict[int, int] = {}
-        # Entries that die with the next snapshot: segment, size, and the time of replacement.
-        self._dying: list[tuple[int, int, int]] = []
-        self._snapshots = 0
+        # Entries that die with the next snapshot: segment and size.
+        self._dying: list[tuple[int, int]] = []
         self._clock = ManualClock()
         self._cadence: MajorCadence | None = None
 
     def apply(self, rows: Sequence[Row]) -> None:
         """Append these operations; take snapshots and compact when due."""
         model, counts = self._model, self.counts
-        if model.trigger is not None and self._cadence is None:
+        if self._cadence is None:
             self._clock.set_now(rows[0][4] / 1000)
             self._cadence = MajorCadence(model.trigger, self._clock)
         counts.operations += len(rows)
@@ -153,10 +147,10 @@ class RaftLogSimulation(Simulation):
         newest.append(self.last_index, _NO_KEY if is_delete else key, size)
         self.counts.user_bytes += size + INDEX_RECORD_BYTES
         if key in self._index_of:
-            self._dying.append((self._segment_of[key], self._size_of[key], self.now_ms))
+            self._dying.append((self._segment_of[key], self._size_of[key]))
         if is_delete:
             # The next snapshot contains the effect of a delete, so its entry dies.
-            self._dying.append((newest.number, size, self.now_ms))
+            self._dying.append((newest.number, size))
             for column in (self._index_of, self._segment_of, self._size_of):
                 column.pop(key, None)
         else:
@@ -164,11 +158,10 @@ class RaftLogSimulation(Simulation):
 
     def snapshot(self) -> tuple[int, ...]:
         """Take a snapshot of all entries so far; return the live indexes, ascending."""
-        for number, size, at in self._dying:
+        for number, size in self._dying:
             segment = self._segments[number]
             segment.live -= 1
             segment.live_bytes -= size
-            segment.moments += at * (size + INDEX_RECORD_BYTES)
         self._dying.clear()
         self.snapshot_index = self.last_index
         return tuple(sorted(self._index_of.values()))
@@ -176,23 +169,18 @@ class RaftLogSimulation(Simulation):
     # ---------------------------------------------------------------------------------------------------- compaction
 
     def compact(self) -> LogPlan:
-        """After a snapshot, plan by the policy if the trigger or `major_every` demands it, else by `DropDead`."""
+        """After a snapshot, plan by the policy if the trigger demands it, else drop dead segments."""
         cadence, view, now = self._cadence, self.view(), self.now_ms / 1000
-        self._snapshots += 1
+        assert cadence is not None
         self._clock.advance(max(now - self._clock.now(), 0.0))
         self.sample()
         self.counts.asked += 1
-        if cadence is None:
-            is_major = self._snapshots % self._model.major_every == 0
-            plan = plan_for(view, self.policy if is_major else DropDead(), now)
-        else:
-            plan = cadence.plan(view, self.policy, now)
+        plan = cadence.plan(view, self.policy, now)
         if not plan.is_empty:
             self.counts.compactions += 1
             self.counts.freed_segments += len(view.segments) - len(plan.forecast().segments)
             self.rewrite(plan)
-        if cadence is not None:
-            cadence.ended(plan)
+        cadence.ended(plan)
         return plan
 
     def view(self) -> LogView:
@@ -203,9 +191,8 @@ class RaftLogSimulation(Simulation):
     def rewrite(self, plan: LogPlan) -> None:
         """Drop and rewrite the plan's segments."""
         for drop in plan.drops:
-            dead = self._segments.pop(drop.number)
+            del self._segments[drop.number]
             self.counts.victims += 1
-            self._reclaim(dead.stored_bytes, dead.moments)
         for group in plan.groups:
             self._rewrite_group(group)
         self._segments = dict(sorted(self._segments.items()))
@@ -220,16 +207,9 @@ class RaftLogSimulation(Simulation):
                 if index_of.get(key) == index:
                     output.append(index, key, size)
                     segment_of[key] = output.number
-        before = sum(member.stored_bytes for member in members)
-        self.counts.victims += len(members)
-        self._reclaim(before - output.stored_bytes, sum(member.moments for member in members))
         self._segments[output.number] = output
-        self.counts.read_bytes += before
+        self.counts.victims += len(members)
         self.counts.copied_bytes += output.stored_bytes
-
-    def _reclaim(self, size: int, moments: int) -> None:
-        self.counts.reclaimed_bytes += size
-        self.counts.waited_byte_seconds += (self.now_ms * size - moments) / 1000
 
     @property
     def used_bytes(self) -> int:

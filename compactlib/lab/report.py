@@ -13,33 +13,6 @@ from compactlib.errors import InvalidInput
 from compactlib.report import Printed
 
 
-def _first(values: Sequence[Any]) -> Any:
-    return values[0]
-
-
-def _last(values: Sequence[Any]) -> Any:
-    return values[-1]
-
-
-def _last_known(values: Sequence[str]) -> str:
-    return next(filter(None, reversed(values)), "")
-
-
-def _sum(values: Sequence[Any]) -> Any:
-    return sum(values[1:], start=values[0])
-
-
-def _count(join: Any = _sum, *, default: Any = 0, hidden: bool = False) -> Any:
-    """A field of `Measures`.
-
-    Args:
-        join: combines the values of several intervals.
-        default: the value in an interval without events.
-        hidden: tables leave the count out; figures are computed from it.
-    """
-    return attrs.field(default=default, metadata={"join": join, "hidden": hidden})
-
-
 def part(share: float, whole: float) -> float:
     """Divide; NaN if `whole` is 0."""
     return share / whole if whole else math.nan
@@ -52,75 +25,55 @@ class Measures:
     Attributes:
         start: its first moment, seconds since the epoch.
         end: its last moment.
-        capacity_bytes: the store's capacity; 0: the store has no limit, and `peak_fill` is unknown.
         operations: operations made, with reads and refused writes; of a scheduler, blocks that arrived.
         reads: reads among the operations; of a branch, listings.
         refused: writes without room; of a scheduler, reports that arrived too late.
         refused_why: why a blob store's policy freed no room for the last refused write: its gate and setting.
         user_bytes: bytes of the user's writes and deletes.
         copied_bytes: bytes that compactions wrote.
-        read_bytes: bytes that compactions read: each victim whole, unless all its records were dead.
         asked: calls of the policy; of a scheduler, polls.
         compactions: plans carried out; of a scheduler, completed jobs.
         victims: segments (ranges, blocks) that compactions took.
         freed_segments: segments (ranges, blocks) that compactions freed, less those that they wrote.
-        reclaimed_bytes: bytes of dead records that were dropped.
-        waited_byte_seconds: the sum over dropped records of bytes times seconds from death to reclaim.
         used_bytes: used at the end.
         live_bytes: bytes at the end of the records that a reader can read.
         used_sum: the sum of used bytes over samples, one at each call of the policy and one at the end.
         live_sum: the same of live bytes.
         record_sum: the same of the bytes of all records, dead records included.
-        peak_used_bytes: the maximum of used bytes.
-        deletes: tombstones that a branch's deletes wrote.
         listed_keys: keys that listings returned.
         passed_tombstones: tombstones that listings skipped.
-        peak_tombstones: the maximum of staged tombstones.
-        reasons: the trigger of each compaction of a branch, in order.
-        assigned: assignments; more than `compactions` if leases expired or jobs failed.
-        failed: jobs that a worker reported as failed.
-        given_up: jobs at the end that failed too often for another attempt.
+        assigned: assignments; more than `compactions` if leases expired.
         left_blocks: blocks at the end that arrived and are in no completed job.
         waits: the seconds from the arrival of each compacted block to the end of its first job.
     """
 
     FIGURES: ClassVar[tuple[str, ...]] = (
-        "write_amplification", "space_amplification", "copied_per_reclaimed", "read_cost", "seconds_to_reclaim",
-        "peak_fill", "read_amplification", "vain_share", "median_wait_seconds", "wait_99_seconds")
+        "write_amplification", "space_amplification", "read_amplification", "vain_share", "median_wait_seconds",
+        "wait_99_seconds")
     """The properties that measure a replay."""
 
-    start: float = _count(_first, default=0.0)
-    end: float = _count(_last, default=0.0)
-    capacity_bytes: int = _count(_last, hidden=True)
-    operations: int = _count()
-    reads: int = _count()
-    refused: int = _count()
-    user_bytes: int = _count()
-    copied_bytes: int = _count()
-    read_bytes: int = _count()
-    asked: int = _count()
-    compactions: int = _count()
-    victims: int = _count()
-    freed_segments: int = _count()
-    reclaimed_bytes: int = _count()
-    waited_byte_seconds: float = _count(default=0.0, hidden=True)
-    used_bytes: int = _count(_last)
-    live_bytes: int = _count(_last)
-    used_sum: int = _count(hidden=True)
-    live_sum: int = _count(hidden=True)
-    record_sum: int = _count(hidden=True)
-    peak_used_bytes: int = _count(max)
-    refused_why: str = _count(_last_known, default="", hidden=True)
-    deletes: int = _count()
-    listed_keys: int = _count()
-    passed_tombstones: int = _count()
-    peak_tombstones: int = _count(max)
-    reasons: tuple[str, ...] = _count(default=(), hidden=True)
-    assigned: int = _count()
-    failed: int = _count()
-    given_up: int = _count(_last)
-    left_blocks: int = _count(_last)
-    waits: tuple[float, ...] = _count(default=(), hidden=True)
+    start: float = 0.0
+    end: float = 0.0
+    operations: int = 0
+    reads: int = 0
+    refused: int = 0
+    user_bytes: int = 0
+    copied_bytes: int = 0
+    asked: int = 0
+    compactions: int = 0
+    victims: int = 0
+    freed_segments: int = 0
+    used_bytes: int = 0
+    live_bytes: int = 0
+    used_sum: int = 0
+    live_sum: int = 0
+    record_sum: int = 0
+    refused_why: str = ""
+    listed_keys: int = 0
+    passed_tombstones: int = 0
+    assigned: int = 0
+    left_blocks: int = 0
+    waits: tuple[float, ...] = ()
 
     @property
     def write_amplification(self) -> float:
@@ -138,34 +91,14 @@ class Measures:
         return part(self.live_sum, self.record_sum)
 
     @property
-    def copied_per_reclaimed(self) -> float:
-        """Bytes that compactions wrote for each byte of dead records that they dropped."""
-        return part(self.copied_bytes, self.reclaimed_bytes)
-
-    @property
-    def read_cost(self) -> float:
-        """Bytes that compactions read for each byte that a user wrote."""
-        return part(self.read_bytes, self.user_bytes)
-
-    @property
-    def seconds_to_reclaim(self) -> float:
-        """Seconds from a byte's death to its reclaim, on average over the dropped bytes."""
-        return part(self.waited_byte_seconds, self.reclaimed_bytes)
-
-    @property
-    def peak_fill(self) -> float:
-        """The maximum of used bytes, as a part of the capacity."""
-        return part(self.peak_used_bytes, self.capacity_bytes)
-
-    @property
     def read_amplification(self) -> float:
         """Entries that listings read for each key that they returned."""
         return part(self.listed_keys + self.passed_tombstones, self.listed_keys)
 
     @property
     def vain_share(self) -> float:
-        """The part of the assignments that failed or was reported too late."""
-        return part(self.refused + self.failed, self.assigned)
+        """The part of the assignments that was reported too late."""
+        return part(self.refused, self.assigned)
 
     @property
     def median_wait_seconds(self) -> float:
@@ -189,13 +122,20 @@ class Measures:
         return {name: None if math.isnan(value) else value for name, value in values.items()}
 
 
-_COUNTS = attrs.fields(Measures)
+_COUNTS = tuple(field.name for field in attrs.fields(Measures))
+_OF_THE_LAST = ("end", "used_bytes", "live_bytes", "left_blocks")
+_HIDDEN = ("used_sum", "live_sum", "record_sum", "refused_why", "waits")
+"""Counts that tables leave out."""
 
 
 def together(intervals: Sequence[Measures]) -> Measures:
     """Combine consecutive intervals, at least one."""
-    return Measures(**{field.name: field.metadata["join"]([getattr(each, field.name) for each in intervals])
-                       for field in _COUNTS})
+    first, *others = intervals
+    values: dict[str, Any] = {name: sum((getattr(each, name) for each in others), start=getattr(first, name))
+                              for name in _COUNTS if name not in (*_OF_THE_LAST, "start", "refused_why")}
+    why = next((each.refused_why for each in reversed(intervals) if each.refused_why), "")
+    return Measures(start=first.start, refused_why=why, **values,
+                    **{name: getattr(intervals[-1], name) for name in _OF_THE_LAST})
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -233,8 +173,8 @@ class Report(Printed):
         A count that is 0 in all intervals, and a figure that is unknown in all of them, are left out.
         """
         figures = [each.figures() for each in self.intervals]
-        counts = [field.name for field in _COUNTS if not field.metadata["hidden"]
-                  and any(getattr(each, field.name) for each in self.intervals)]
+        counts = [name for name in _COUNTS
+                  if name not in _HIDDEN and any(getattr(each, name) for each in self.intervals)]
         known = [name for name in Measures.FIGURES if any(each[name] is not None for each in figures)]
         return [{"interval": number, **{name: getattr(each, name) for name in counts},
                  **{name: own[name] for name in known}}

@@ -3,7 +3,7 @@
 
 Each put of a workload is a block that arrives (`Arrivals` draws some). Workers poll at a fixed pace, work on a job in
 proportion to its bytes, report, and delete the blocks of tombstones. A worker that hangs reports after its lease has
-expired, and is refused by its token; a failing job is reported as failed, and assigned again.
+expired, and is refused by its token.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from random import Random
 
 import attrs
 
-from compactlib._arguments import is_above, is_whole
+from compactlib._arguments import is_above, is_fraction, is_whole
 from compactlib.commandlog import Command
-from compactlib.errors import InvalidInput
 from compactlib.lab.report import Measures
 from compactlib.lab.simulation import Simulation
 from compactlib.lab.workloads import PUT, Row
@@ -49,8 +48,7 @@ class SchedulerModel:
         workers: the number of workers, one job each.
         bytes_per_second: the speed of a worker.
         poll_seconds: time between two polls of a worker.
-        hang_rate: the part of the jobs that takes twice the lease.
-        failure_rate: the part of the jobs that is reported as failed at its end.
+        hang_rate: the part of the jobs that takes twice the lease, 0 to 1.
 
     Raises:
         InvalidInput: a value is out of its range.
@@ -60,13 +58,7 @@ class SchedulerModel:
     workers: int = attrs.field(default=2, validator=is_whole(1))
     bytes_per_second: float = attrs.field(default=float(1 << 23), validator=is_above(0))
     poll_seconds: float = attrs.field(default=5.0, validator=is_above(0))
-    hang_rate: float = 0.0
-    failure_rate: float = 0.0
-
-    def __attrs_post_init__(self) -> None:
-        if not (self.hang_rate >= 0 and self.failure_rate >= 0 and self.hang_rate + self.failure_rate < 1):
-            raise InvalidInput(f"hang_rate is {self.hang_rate} and failure_rate {self.failure_rate}; give two parts of "
-                               f"the jobs, at least 0 and together below 1")
+    hang_rate: float = attrs.field(default=0.0, validator=is_fraction)
 
     def start(self, policy: AssignmentPolicy, seed: int = 0) -> SchedulerSimulation:
         """Make a scheduler without blocks."""
@@ -83,7 +75,6 @@ class _Worker:
     sources: tuple[BlockMeta, ...] = ()
     done_at: float = 0.0
     hangs: bool = False
-    fails: bool = False
 
     def updates(self, is_finished: bool) -> tuple[StatusUpdate, ...]:
         """Return the report of its next poll."""
@@ -91,8 +82,6 @@ class _Worker:
             return ()
         if not is_finished:
             return (StatusUpdate(self.job.name, self.token, JobStatus.IN_PROGRESS),)
-        if self.fails:
-            return (StatusUpdate(self.job.name, self.token, JobStatus.FAILED, reason="the lab lets it fail"),)
         done = CompactedBlocks(tenant=self.job.tenant, shard=self.job.shard, source_blocks=self.job.source_blocks,
                                new_blocks=(self.output(self.job),))
         return (StatusUpdate(self.job.name, self.token, JobStatus.SUCCESS, done),)
@@ -111,7 +100,7 @@ class SchedulerSimulation(Simulation):
     Args:
         model: the scheduler and the workers.
         policy: chooses the job that a poll assigns first.
-        seed: the seed of tenants, hangs and failures.
+        seed: the seed of tenants and hangs.
 
     Attributes:
         machine: applies the commands.
@@ -126,8 +115,8 @@ class SchedulerSimulation(Simulation):
         self._commands = self._used = self._live = 0
         self._blocks: dict[str, BlockMeta] = {}
         self._arrived: dict[str, float] = {}
-        # The size and the time of death of each dead block that is not deleted yet.
-        self._dead: dict[str, tuple[int, float]] = {}
+        # The size of each dead block that is not deleted yet.
+        self._dead: dict[str, int] = {}
         self._workers = [_Worker() for _ in range(model.workers)]
         self._waits: list[float] = []
         # The workers poll in turn, from the time of the first block on.
@@ -175,13 +164,9 @@ class SchedulerSimulation(Simulation):
                           max_time=now, size_bytes=size)
         self._arrived[block.id], self._blocks[block.id] = now, block
         self.counts.user_bytes += size
-        self._grow(size, live=size)
-        self.machine.carry_out(self._command(now), AddBlocks((block,)))
-
-    def _grow(self, size: int, *, live: int) -> None:
         self._used += size
-        self._live += live
-        self.counts.peak_used_bytes = max(self.counts.peak_used_bytes, self._used)
+        self._live += size
+        self.machine.carry_out(self._command(now), AddBlocks((block,)))
 
     # ----------------------------------------------------------------------------------------------------- one poll
 
@@ -197,21 +182,16 @@ class SchedulerSimulation(Simulation):
             self._take(worker, plan, next(each.token for each in answer.assignments if each.name == plan.name), now)
         worker.deleted = [tombstone.name for tombstone in answer.tombstones]
         for block in (block for tombstone in answer.tombstones for block in tombstone.blocks):
-            size, died = self._dead.pop(block, (0, now))
-            self._used -= size
-            self.counts.reclaimed_bytes += size
-            self.counts.waited_byte_seconds += size * (now - died)
+            self._used -= self._dead.pop(block, 0)
 
     def _take(self, worker: _Worker, plan: JobPlan, token: int, now: float) -> None:
-        draw, model = self._fates.random(), self._model
+        model = self._model
         worker.job, worker.token = plan, token
         worker.sources = tuple(self._blocks[each] for each in plan.source_blocks)
-        worker.hangs = draw < model.hang_rate
-        worker.fails = not worker.hangs and draw < model.hang_rate + model.failure_rate
+        worker.hangs = self._fates.random() < model.hang_rate
         size = sum(each.size_bytes for each in worker.sources)
         worker.done_at = now + (2 * model.config.lease_seconds if worker.hangs else size / model.bytes_per_second)
         self.counts.assigned += 1
-        self.counts.read_bytes += size
 
     def _reported(self, worker: _Worker, is_late: bool, is_finished: bool, now: float) -> None:
         """Handle the answer to a report: the job goes on, or it has ended."""
@@ -220,42 +200,30 @@ class SchedulerSimulation(Simulation):
         if is_late or is_finished:
             worker.job = None
         counts.refused += is_late
-        counts.failed += is_finished and worker.fails and not is_late
-        if not is_finished or worker.fails:
+        if not is_finished:
             return
         output = worker.output(job)
         counts.copied_bytes += output.size_bytes
+        self._used += output.size_bytes
         if is_late:
             # The worker has written its output anyway; the scheduler has it deleted.
-            self._grow(output.size_bytes, live=0)
-            self._dead[output.id] = output.size_bytes, now
+            self._dead[output.id] = output.size_bytes
             return
         self._blocks[output.id] = output
         counts.compactions += 1
         counts.victims += len(worker.sources)
         counts.freed_segments += len(worker.sources) - 1
-        self._grow(output.size_bytes, live=0)
         for source in worker.sources:
             if (arrived := self._arrived.pop(source.id, None)) is not None:
                 self._waits.append(now - arrived)
             del self._blocks[source.id]
-            self._dead[source.id] = source.size_bytes, now
+            self._dead[source.id] = source.size_bytes
 
     # --------------------------------------------------------------------------------------------------- counting
 
-    def _given_up(self) -> list[tuple[JobPlan, tuple[BlockMeta, ...]]]:
-        """Return the jobs that failed too often, each with its orphaned outputs. O(jobs)."""
-        limit = self._model.config.max_failures
-        return [*((each.plan, each.orphans) for each in self.machine.quarantine.values()),
-                *((job.plan, job.orphans) for job in self.machine.jobs if limit and job.failures >= limit)]
-
     def _is_quiet(self) -> bool:
         """Return whether no poll can change anything any more."""
-        if any(worker.job is not None for worker in self._workers):
-            return False
-        stuck = {name for plan, orphans in self._given_up()
-                 for name in (*plan.source_blocks, *(each.id for each in orphans))}
-        return stuck.issuperset(self._arrived) and stuck.issuperset(self._dead)
+        return not (self._arrived or self._dead or any(worker.job is not None for worker in self._workers))
 
     @property
     def used_bytes(self) -> int:
@@ -267,6 +235,6 @@ class SchedulerSimulation(Simulation):
 
     def cut(self) -> Measures:
         done = super().cut()
-        done.waits, done.left_blocks, done.given_up = tuple(self._waits), len(self._arrived), len(self._given_up())
+        done.waits, done.left_blocks = tuple(self._waits), len(self._arrived)
         self._waits.clear()
         return done

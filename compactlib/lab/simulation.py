@@ -35,14 +35,12 @@ class Simulation(ABC):
 
     Attributes:
         policy: chooses the victims.
-        capacity_bytes: the store's capacity; 0: no limit.
         counts: the counts of the current interval.
         now_ms: the current time, milliseconds since the epoch.
     """
 
-    def __init__(self, policy: Any, capacity_bytes: int = 0) -> None:
+    def __init__(self, policy: Any) -> None:
         self.policy: Any = policy
-        self.capacity_bytes: int = capacity_bytes
         self.counts: Measures = Measures()
         self.now_ms: int = 0
 
@@ -74,18 +72,15 @@ class Simulation(ABC):
 
     def sample(self) -> None:
         """Add the state of the store to the counts."""
-        counts, used = self.counts, self.used_bytes
-        counts.used_sum += used
-        counts.live_sum += self.live_bytes
-        counts.record_sum += self.record_bytes
-        counts.peak_used_bytes = max(counts.peak_used_bytes, used)
+        self.counts.used_sum += self.used_bytes
+        self.counts.live_sum += self.live_bytes
+        self.counts.record_sum += self.record_bytes
 
     def cut(self) -> Measures:
         """End an interval and return its counts; the next one begins."""
         self.sample()
         done = self.counts
-        done.end, done.capacity_bytes = self.now_ms / 1000, self.capacity_bytes
-        done.used_bytes, done.live_bytes = self.used_bytes, self.live_bytes
+        done.end, done.used_bytes, done.live_bytes = self.now_ms / 1000, self.used_bytes, self.live_bytes
         self.counts = Measures(start=done.end)
         return done
 

@@ -6,7 +6,7 @@ and skips tombstones. A trigger compacts at once: the staged entries are merged 
 base with a staged key is rewritten whole, as in the real compaction.
 
 The user's bytes are those of staged values and tombstones. A compaction copies the ranges that it changes. Dead are
-tombstones, and entries of the base that a staged entry hides. A value over a staged value leaves no dead bytes.
+tombstones, and entries of the base that a staged entry hides.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from sortedcontainers import SortedSet
 
 from compactlib._arguments import is_whole
 from compactlib.clock import ManualClock
-from compactlib.lab.report import Measures
 from compactlib.lab.simulation import Simulation
 from compactlib.lab.workloads import DELETE, PUT, Row
 from compactlib.staging import CompactionSensor
@@ -71,9 +70,8 @@ class BranchSimulation(Simulation):
         self._in_range: dict[int, set[int]] = {}
         for key in self._base:
             self._in_range.setdefault(key // model.range_keys, set()).add(key)
-        # The size of each staged value or tombstone, and the time of death of its dead entry, by key.
+        # The size of each staged value or tombstone, by key.
         self._staged: dict[int, int] = {}
-        self._dead_since: dict[int, int] = {}
         self._live: SortedSet[int] = SortedSet(self._base)
         self._tombstones: SortedSet[int] = SortedSet()
         self._base_bytes = sum(self._base.values())
@@ -81,29 +79,23 @@ class BranchSimulation(Simulation):
 
     def apply(self, rows: Sequence[Row]) -> None:
         """Make these operations; compact when the sensor triggers."""
-        counts = self.counts
-        counts.operations += len(rows)
+        self.counts.operations += len(rows)
         for kind, key, size, _, at in rows:
             self.now_ms = at
             if kind == PUT:
                 self._live.add(key)
                 self._tombstones.discard(key)
-                self._stage(key, size, is_dead=key in self._base)
+                self._stage(key, size)
             elif kind == DELETE:
                 self._delete(key)
             else:
                 self._list_from(key)
             self._compact_when_due()
-            counts.peak_used_bytes = max(counts.peak_used_bytes, self.used_bytes)
 
-    def _stage(self, key: int, size: int, *, is_dead: bool) -> None:
-        """Stage a value or a tombstone; it or the entry of the base that it hides may be dead."""
+    def _stage(self, key: int, size: int) -> None:
+        """Stage a value or a tombstone."""
         if key not in self._staged:
             self._hidden_bytes += self._base.get(key, 0)
-        if is_dead:
-            self._dead_since.setdefault(key, self.now_ms)
-        else:
-            self._dead_since.pop(key, None)
         self._staged_bytes += size - self._staged.get(key, 0)
         self._staged[key] = size
         self.counts.user_bytes += size
@@ -115,9 +107,7 @@ class BranchSimulation(Simulation):
         is_fresh = key not in self._tombstones
         self._live.discard(key)
         self._tombstones.add(key)
-        self._stage(key, self._model.tombstone_bytes, is_dead=True)
-        self.counts.deletes += 1
-        self.counts.peak_tombstones = max(self.counts.peak_tombstones, len(self._tombstones))
+        self._stage(key, self._model.tombstone_bytes)
         if is_fresh:
             self._clock.set_now(self.now_ms / 1000)
             self._sensor.wrote_tombstones(_REPOSITORY, _BRANCH, self._record, 1)
@@ -140,23 +130,17 @@ class BranchSimulation(Simulation):
 
     def _compact_when_due(self) -> None:
         """Compact if the sensor triggered."""
-        for trigger in self._sensor.take():
+        for _ in self._sensor.take():
             self.counts.asked += 1
             self.counts.compactions += 1
-            self.counts.reasons += (trigger.why,)
             self.sample()
             self._rewrite()
 
     def _rewrite(self) -> None:
         """Merge the staged entries into the base."""
-        counts, base, staged, width = self.counts, self._base, self._staged, self._model.range_keys
+        base, staged, width = self._base, self._staged, self._model.range_keys
         touched = {key // width for key in staged}
         ranges = [keys for number in touched if (keys := self._in_range.get(number))]
-        read = sum(base[key] for keys in ranges for key in keys) + self._staged_bytes
-        counts.reclaimed_bytes += self._hidden_bytes + self._tombstone_bytes
-        for key, since in self._dead_since.items():
-            dead = base.get(key, 0) + (staged[key] if key in self._tombstones else 0)
-            counts.waited_byte_seconds += (self.now_ms - since) * dead / 1000
         for key, size in staged.items():
             keys = self._in_range.setdefault(key // width, set())
             self._base_bytes -= base.pop(key, 0)
@@ -166,12 +150,11 @@ class BranchSimulation(Simulation):
                 base[key] = size
                 self._base_bytes += size
         written = [self._in_range[number] for number in touched]
-        counts.read_bytes += read
-        counts.copied_bytes += sum(base[key] for keys in written for key in keys)
-        counts.victims += len(ranges)
-        counts.freed_segments += len(ranges) - sum(map(bool, written))
-        for column in (staged, self._dead_since, self._tombstones):
-            column.clear()
+        self.counts.copied_bytes += sum(base[key] for keys in written for key in keys)
+        self.counts.victims += len(ranges)
+        self.counts.freed_segments += len(ranges) - sum(map(bool, written))
+        staged.clear()
+        self._tombstones.clear()
         self._staged_bytes = self._hidden_bytes = 0
         version = self._record.version + 1
         self._record = attrs.evolve(self._record, version=version, staging_token=StagingToken(f"token-{version}"))
@@ -188,8 +171,3 @@ class BranchSimulation(Simulation):
     @property
     def _tombstone_bytes(self) -> int:
         return len(self._tombstones) * self._model.tombstone_bytes
-
-    def cut(self) -> Measures:
-        done = super().cut()
-        self.counts.peak_tombstones = len(self._tombstones)
-        return done

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 
+from compactlib._arguments import require_whole
 from compactlib.errors import CompactlibError
 from compactlib.lru import Lru
 from compactlib.objects.errors import ObjectExists
@@ -38,8 +39,8 @@ class CachedObjects(ObjectStore):
         super().__init__(f"the cached {store!r}")
         self._store = store
         self._near = near
-        self._max_bytes = max_bytes
-        self._copies: Lru[str, bool] = Lru(max_bytes=max_bytes)
+        self._max_bytes: int = require_whole("max_bytes", max_bytes)
+        self._copies: Lru[str, bool] = Lru(max_bytes)
         for info in sorted(near.list(_CACHED), key=lambda info: info.modified_at):
             self._note_copy(info.key.removeprefix(_CACHED), info.size_bytes)
 
@@ -121,4 +122,4 @@ class CachedObjects(ObjectStore):
         self._store.close()
 
     def __repr__(self) -> str:
-        return f"CachedObjects({self._store!r}, copies: {self._copies!r})"
+        return f"CachedObjects({self._store!r}, max_bytes={self._max_bytes})"

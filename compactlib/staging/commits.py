@@ -92,7 +92,7 @@ class CommitStore:
 
     def __init__(self, cells: Cells) -> None:
         self._cells = cells
-        self._cache: Lru[CommitId, Commit] = Lru(max_entries=_CACHED)
+        self._cache: Lru[CommitId, Commit] = Lru(_CACHED)
 
     def add(self, metarange_id: MetaRangeId, heads: Iterable[CommitId | None], message: str,
             metadata: Mapping[str, str] | None) -> CommitId:

@@ -113,7 +113,7 @@ class CommitReport(Printed):
         return bool(self.why)
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class StagingCompactionReport(Printed):
     """The report of a compaction.
 
@@ -150,6 +150,10 @@ class StagingCompactionReport(Printed):
         applied = {name: value for name, value in attrs.asdict(self.applied).items() if name != "metarange_id"}
         return [{"branch": self.branch, "metarange_id": self.metarange_id, "sealed_before": self.sealed_before,
                  **applied, "seconds": self.seconds}]
+
+    def _summary(self) -> str:
+        return f"nothing to compact in {self.branch!r}: {self.why}" if self.is_empty else (
+            f"{self.branch!r} is compacted: {self.sealed_before:,} sealed tokens applied in {self.seconds:.3f} s")
 
 
 @attrs.frozen(kw_only=True)

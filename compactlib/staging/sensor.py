@@ -84,7 +84,7 @@ class CompactionSensor:
     def __init__(self, policy: SensePolicy | None = None, *, clock: Clock | None = None) -> None:
         self._policy: SensePolicy = PressurePolicy() if policy is None else policy
         self._clock: Clock = SystemClock() if clock is None else clock
-        self._branches: Lru[tuple[str, str], _Counts] = Lru(max_entries=_MAX_BRANCHES)
+        self._branches: Lru[tuple[str, str], _Counts] = Lru(_MAX_BRANCHES)
         self._lock = threading.Lock()
 
     # --- the set

@@ -392,7 +392,6 @@ def test_a_real_read_only_disk(small_disk: Path) -> None:
 
 def test_the_local_disk_is_a_value() -> None:
     assert LocalFiles() == LocalFiles()
-    assert LocalFiles() != LocalFiles(private=True)
     assert len({LocalFiles(), pickle.loads(pickle.dumps(LocalFiles()))}) == 1
 
 

@@ -16,7 +16,7 @@ import compactlib
 EDGE = {"__main__", "cli", "demo", "lab", "spark", "testing"}
 CORE_DEPENDENCIES = {"attr", "attrs", "sortedcontainers"}
 # Used when installed, and cheap: CRC-32 and index sets in C. The last is loaded by a Cython module.
-FAST = {"isal", "zlib_ng", "cython_runtime"}
+FAST = {"isal", "cython_runtime"}
 # A second name for the main module, which `multiprocessing` of the standard library makes.
 ALIASES = {"__mp_main__"}
 

@@ -16,10 +16,8 @@ import pytest
 
 from compactlib.errors import Stale
 from compactlib.kv import KVStore, MemoryStore, Retries, SqliteStore
-from compactlib.metered import metered
 from compactlib.objects import LocalObjects, MemoryObjects, ObjectRef, ObjectStore
 from compactlib.objects.errors import ObjectStoreFailed
-from compactlib.observer import EventRecorder
 from compactlib.staging import CommittedRanges, Repository, StagingOptions, StagingWorker
 from compactlib.testing import StoreInFront
 
@@ -357,12 +355,6 @@ def test_store_without_a_place_member_says_nothing() -> None:
     assert_refused(repository, world)
     repository.adopt_ranges()
     assert_collects(world.open(), world)
-
-
-def test_metered_store_has_the_place_of_its_store(disk: OnDisk) -> None:
-    filled(disk.open())
-    store = metered(disk.catalogue("prod"), EventRecorder(), name="catalogue")
-    assert_collects(Repository(store, CommittedRanges(disk.objects), options=OPTIONS), disk)
 
 
 # ------------------------------------------------------------------------------------------- adoption

@@ -50,7 +50,7 @@ class RangeFiles:
         self.range_format: RangeFormat = PlainFormat() if range_format is None else range_format
         self.rule: SplitRule = SplitRule() if rule is None else rule
         self.clock: Clock = SystemClock() if clock is None else clock
-        self._cache: Lru[str, Rows | MetaRange] = Lru(max_bytes=cache_bytes)
+        self._cache: Lru[str, Rows | MetaRange] = Lru(cache_bytes)
 
     def read_range(self, entry: RangeEntry, *, keep: bool = True) -> Rows:
         """Return the records of a range, checked against its id and its metarange. One request, unless cached."""

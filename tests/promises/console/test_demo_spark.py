@@ -21,7 +21,7 @@ def test_demo_compacts_here_and_on_spark_to_the_same_bytes(spark: SparkSession, 
     source.mkdir()
     for number in range(60):
         (source / f"{number}.txt").write_bytes(b"line %d\n" % number * number)
-    assert main(["demo", "--input", str(source), "--folder", str(kept), "--workers", "2"]) == 0
+    assert main(["demo", "--input", str(source), "--folder", str(kept)]) == 0
     said = capsys.readouterr()
     assert "the segments of local and spark are the same, byte by byte\n" in said.out
     assert differing_files(str(kept / "local"), str(kept / "spark")) == []
@@ -30,7 +30,7 @@ def test_demo_compacts_here_and_on_spark_to_the_same_bytes(spark: SparkSession, 
 
 def test_process_starts_and_ends_its_own_session(tmp_path: Path) -> None:
     folder = raft_log(tmp_path)
-    done = run_console("compact", "--policy", "seed", "--executor", "spark", "--workers", "1", folder)
+    done = run_console("compact", "--policy", "seed", "--executor", "spark", folder)
     assert done.returncode == 0, done.stderr
     assert main(["verify", str(folder)]) == 0
 

@@ -35,7 +35,6 @@ from compactlib.lab import (
     compare,
     replay,
 )
-from compactlib.metered import metered
 from compactlib.objects import LocalObjects
 from compactlib.observer import Observer
 from compactlib.raftlog import LogOptions, SeedPolicy, SegmentLimits, SegmentLog
@@ -92,9 +91,7 @@ def blobstore(folder: Path, observer: Observer) -> None:
 
 def staging(folder: Path, observer: Observer) -> None:
     clock = ManualClock(NOW)
-    store = metered(MemoryStore(), observer, name="branches", clock=clock)
-    objects = metered(LocalObjects(folder), observer, name="ranges", clock=clock)
-    with Repository(store, CommittedRanges(objects), clock=clock, observer=observer, rng=Random(1),
+    with Repository(MemoryStore(), CommittedRanges(LocalObjects(folder)), clock=clock, observer=observer, rng=Random(1),
                     policy=AlwaysPolicy(window_seconds=0),
                     options=StagingOptions(owns_ranges=True, range_grace_seconds=1e8)) as repository:
         main = repository.create_branch("main")

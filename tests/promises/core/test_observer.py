@@ -171,7 +171,6 @@ def test_counters_and_events_are_exported(registry: prometheus_client.CollectorR
     assert registry.get_sample_value("compactlib_raftlog_freed_bytes_total", {"log": "a"}) == 11
     assert registry.get_sample_value("compactlib_raftlog_runs_total") == 1
     assert registry.get_sample_value("compactlib_events_total", {"event": "segment_compacted"}) == 1
-    assert b'compactlib_raftlog_freed_bytes_total{log="a"} 11.0' in observer.text()
 
 
 def test_an_event_with_a_value_is_a_level_until_it_is_cleared(registry: prometheus_client.CollectorRegistry) -> None:
@@ -201,9 +200,6 @@ def test_samples_become_a_histogram_up_to_hours(registry: prometheus_client.Coll
     counts = [registry.get_sample_value("compactlib_seconds_bucket", {"le": bound, "store": "a"})
               for bound in ("0.005", "900.0", "3600.0", "14400.0")]
     assert counts == [1, 2, 3, 3]
-    own = PrometheusObserver(registry, prefix="own", buckets=(1, 2_000))
-    own.event("seconds", sample=1_700.0)
-    assert registry.get_sample_value("own_seconds_bucket", {"le": "2000.0"}) == 1
 
 
 def test_labels_are_those_of_the_first_use(registry: prometheus_client.CollectorRegistry) -> None:

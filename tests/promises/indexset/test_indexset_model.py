@@ -81,7 +81,6 @@ def test_parts(model: set[int], first: int, last: int) -> None:
     check(index_set.between(first, last), part)
     check(index_set.at_least(first), {index for index in model if index >= first})
     check(index_set.at_most(last), {index for index in model if index <= last})
-    assert index_set.overlaps(first, last) is bool(part)
 
 
 @given(MODELS, MODELS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stores in memory, in an SQLite file and behind a meter keep what every key-value store promises."""
+"""The stores in memory and in an SQLite file keep what every key-value store promises."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ import pytest
 from compactlib.codec import JsonCodec
 from compactlib.kv import Cell, Entries, KVEntry, KVStore, MemoryStore, SqliteStore
 from compactlib.kv.errors import TooLarge
-from compactlib.metered import metered
-from compactlib.observer import EventRecorder
 from compactlib.testing import KVStoreConformance
 from tests.harness.kv.sqlite_file import locked
 
@@ -29,11 +27,6 @@ class TestMemoryStore(KVStoreConformance):
 class TestMemoryStoreThatComparesValues(KVStoreConformance):
     def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
         return MemoryStore(page_size=page_size or 1000, predicates="value")
-
-
-class TestMetered(KVStoreConformance):
-    def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
-        return metered(MemoryStore(page_size=page_size or 1000), EventRecorder(), name="kit")
 
 
 class TestSqliteStore(KVStoreConformance):

@@ -152,7 +152,7 @@ def test_a_decision_in_the_lab_equals_the_stores(tmp_path: Path, policy: BlobPol
     (Greedy(**_GATE, min_reclaimed_segments=4), 0.0),
     pytest.param(Greedy(**_GATE, min_reclaimed_segments=4), 3.0, marks=pytest.mark.soak),
     pytest.param(DecliningCost(**_GATE, min_reclaimed_segments=4), 0.0, marks=pytest.mark.soak),
-    (DecliningCost(**_GATE, min_reclaimed_segments=2, max_reclaimed_segments=6), 1.0),
+    (DecliningCost(**_GATE, min_reclaimed_segments=2), 1.0),
 ], ids=lambda value: getattr(value, "name", str(value)))
 def test_survivors_have_equal_places_in_the_lab_and_a_store(tmp_path: Path, placement: ByEnd,
                                                             policy: BlobPolicy, retention: float) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every store of objects keeps what all of them promise: in memory, in a folder, behind a meter, by obstore, in S3."""
+"""Every store of objects keeps what all of them promise: in memory, in a folder, by obstore, in S3."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 from obstore.store import MemoryStore
 
-from compactlib.metered import metered
 from compactlib.objects import BadKey, LocalObjects, MemoryObjects, ObjectStore, RemoteObjects
-from compactlib.observer import EventRecorder
 from compactlib.testing import ObjectStoreConformance
 from tests.harness.kv import servers
 from tests.harness.objects import s3_servers
@@ -29,11 +27,6 @@ class TestObstoreInMemory(ObjectStoreConformance):
 class TestLocalObjects(ObjectStoreConformance):
     def make_store(self, folder: Path) -> ObjectStore:
         return LocalObjects(folder)
-
-
-class TestMetered(ObjectStoreConformance):
-    def make_store(self, folder: Path) -> ObjectStore:
-        return metered(MemoryObjects(), EventRecorder(), name="kit")
 
 
 @pytest.mark.cluster
