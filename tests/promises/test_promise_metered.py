@@ -112,8 +112,8 @@ class SlowListing(MemoryObjects):
         super().__init__()
         self.moved = clock
 
-    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
-        for number, info in enumerate(super().list(prefix, after=after)):
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        for number, info in enumerate(super().list(prefix)):
             self.moved.advance(1)
             if number == 2:
                 raise OSError("unplugged")
