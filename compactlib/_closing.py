@@ -34,9 +34,15 @@ class Closing:
 
 @contextlib.contextmanager
 def closed_on_failure(unfinished: Closable) -> Iterator[None]:
-    """Close an object if the block, which completes it, fails: a kept traceback would keep its files open."""
+    """Close an object if the block, which completes it, fails: a kept traceback would keep its files open.
+
+    The error of the block is raised, with that of a failed close as a note.
+    """
     try:
         yield
-    except BaseException:
-        unfinished.close()
+    except BaseException as error:
+        try:
+            unfinished.close()
+        except Exception as second:
+            error.add_note(f"closing it failed too: {type(second).__name__}: {second}")
         raise

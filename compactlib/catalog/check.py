@@ -25,7 +25,6 @@ from compactlib.catalog.plan import CutReport
 from compactlib.catalog.records import LEASES, SNAPSHOTS, TERMS, TIMES
 from compactlib.catalog.schema import EMPTY, Catalog, Update
 from compactlib.catalog.update_log import LogState, UpdateLog
-from compactlib.codec import JsonCodec
 from compactlib.errors import BudgetSpent, Busy, CompactlibError, CorruptData, Unsupported
 from compactlib.kv.batches import sound_entries
 from compactlib.kv.cell import Cell
@@ -198,7 +197,7 @@ def _leftovers(log: UpdateLog, budget: Budget) -> Checked:
 def _other_records(log: UpdateLog, damage: dict[bytes, CompactlibError]) -> Checked:
     """Check the records that belong to no version."""
     def check_cell(key: bytes, stored: bytes, of: Any) -> None:
-        Cell(log.store, log.partition, key, JsonCodec(of)).value_of(stored)
+        Cell(log.store, log.partition, key, of).value_of(stored)
 
     cells: dict[bytes, Any] = {keys.PINS: PinSet, keys.MEMBERS: Nodes, keys.LOW_WATERMARK: int, keys.FORMAT: str}
     checks: dict[bytes, Callable[[bytes, bytes], object]] = {

@@ -14,7 +14,6 @@ import attrs
 from compactlib.catalog import keys
 from compactlib.catalog.values import NodeId, Topology
 from compactlib.clock import Clock
-from compactlib.codec import JsonCodec
 from compactlib.kv import Conditions, KVStore
 from compactlib.kv.cell import Cell
 
@@ -42,7 +41,7 @@ class Members:
     """
 
     def __init__(self, store: KVStore, partition: bytes = b"catalog", *, clock: Clock | None = None) -> None:
-        self._cell = Cell[Nodes](store, partition, keys.MEMBERS, JsonCodec(Nodes), clock=clock)
+        self._cell = Cell[Nodes](store, partition, keys.MEMBERS, Nodes, clock=clock)
 
     def read(self) -> tuple[Topology, Conditions]:
         """Return the nodes, and the condition that they have not changed since. One request.
@@ -52,7 +51,7 @@ class Members:
         """
         state = self._cell.state()
         found = state.value or Nodes()
-        return Topology(frozenset(NodeId(*each) for each in found.nodes.items())), state.condition
+        return Topology(frozenset(NodeId(*each) for each in found.nodes.items())), state.conditions
 
     def join(self, name: str) -> NodeId:
         """Add a node, or restart a member; return it with an incarnation higher than all before.

@@ -20,7 +20,6 @@ from compactlib.catalog.history import RetainedVersions
 from compactlib.catalog.timestamp import HybridClock, Timestamp, add_ms, milliseconds
 from compactlib.catalog.update_log import UpdateLog
 from compactlib.catalog.values import Culprit, Factor, Floor
-from compactlib.codec import JsonCodec
 from compactlib.errors import Busy, Conflict, InvalidInput
 from compactlib.kv import PredicateFailed
 from compactlib.kv.cell import Cell, CellState, Retries
@@ -63,7 +62,7 @@ class Pins:
     def __init__(self, log: UpdateLog, clock: HybridClock) -> None:
         self._log = log
         self._clock = clock
-        self._cell = Cell[PinSet](log.store, log.partition, keys.PINS, JsonCodec(PinSet), clock=clock.clock,
+        self._cell = Cell[PinSet](log.store, log.partition, keys.PINS, dict[str, Pin], clock=clock.clock,
                                   retries=Retries(_ATTEMPTS), rng=log.rng)
 
     def pin(self, owner: str, version: int, view: RetainedVersions, *, ttl_seconds: float) -> Pin:

@@ -303,7 +303,7 @@ class CatalogService(Closing):
             assignments=assignments or {}, topology=topology or Topology(frozenset()), term=term,
             needs=() if pinned is None else (pinned,),
             # The caller's are of an earlier read.
-            conditions={**pins.condition, **of_term, **conditions})
+            conditions={**pins.conditions, **of_term, **conditions})
 
     def plan(self, policy: CatalogPolicy | None = None, *, view: CatalogView | None = None) -> CatalogPlan:
         """Choose the version to cut to, and list what prevents cutting further.

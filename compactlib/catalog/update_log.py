@@ -34,10 +34,9 @@ from compactlib.catalog.errors import CatalogMoved, RecordMissing, StaleTerm
 from compactlib.catalog.records import PIECE, SNAPSHOTS, TERMS, UPDATES, Pieces, seal, unseal
 from compactlib.catalog.schema import Catalog, Update
 from compactlib.clock import Clock, SystemClock
-from compactlib.codec import JsonCodec
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput
 from compactlib.kv import Address, Conditions, KVStore, PredicateFailed
-from compactlib.kv.batches import get_pieces, put_pieces, sound_entries
+from compactlib.kv.batches import change_many, sound_entries
 from compactlib.kv.cell import Cell, Retries, unchanged
 from compactlib.kv.store import NOTHING
 
@@ -109,7 +108,7 @@ class UpdateLog:
         self._latest, self._earliest = (self._cell(key, int) for key in (keys.LATEST, keys.EARLIEST))
 
     def _cell(self, key: bytes, of: type[T]) -> Cell[T]:
-        return Cell(self.store, self.partition, key, JsonCodec(of), retries=_RETRIES, clock=self._clock, rng=self.rng)
+        return Cell(self.store, self.partition, key, of, retries=_RETRIES, clock=self._clock, rng=self.rng)
 
     def prepare(self) -> None:
         """Write the product's name into the partition, unless it is there.
@@ -179,10 +178,11 @@ class UpdateLog:
 
     def _joined(self, version: int, pieces: Pieces) -> Update:
         names, parts = pieces.keys(version), []
-        for name, record in zip(names, get_pieces(self.store, self.partition, names), strict=True):
-            if record is None:
+        found = self.store.get_many((self.partition, name) for name in names)
+        for name in names:
+            if (self.partition, name) not in found:
                 raise RecordMissing(key=name.decode(), version=version, expected=f"one of {pieces.count} pieces")
-            parts.append(unseal(name, record, PIECE))
+            parts.append(unseal(name, found[self.partition, name].value, PIECE))
         return UPDATES.codec.decode(b"".join(parts), keys.update_key(version).decode())
 
     # -- appending
@@ -209,7 +209,7 @@ class UpdateLog:
     # -- cutting
 
     def write_snapshot(self, catalog: Catalog, budget: Budget | None = None) -> WrittenSnapshot:
-        """Put a snapshot of a version, and read it back. Two requests, and one for each 16 pieces.
+        """Put a snapshot of a version, and read it back. Two requests, more for a catalog of several MiB.
 
         Args:
             catalog: a version of the log.
@@ -227,7 +227,7 @@ class UpdateLog:
                  for name, at in zip(pieces.keys(version), starts, strict=True)]
         size = sum(len(name) + len(part) for name, part in parts)
         (budget or Budget()).spend(size)
-        put_pieces(self.store, self.partition, parts)
+        change_many(self.store, self.partition, dict(parts))
         if self._joined(version, pieces) != whole:
             raise CorruptData(path=key.decode(), offset=0, expected=repr(catalog), found="another catalog, read back")
         record = SNAPSHOTS.seal(key, pieces)

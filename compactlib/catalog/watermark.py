@@ -20,7 +20,6 @@ from compactlib.catalog.keys import low_watermark_key
 from compactlib.catalog.service import CatalogService
 from compactlib.catalog.timestamp import Timestamp, add_ms, checked_timestamp, milliseconds, physical_ms
 from compactlib.catalog.values import Factor, Floor
-from compactlib.codec import JsonCodec
 from compactlib.errors import InvalidInput
 from compactlib.kv.cell import Cell
 
@@ -54,7 +53,7 @@ class LowWatermark:
 
     def __init__(self, service: CatalogService, node: str, *, data_availability_seconds: float = 600.0) -> None:
         self._clock = service.clock
-        self._cell = Cell[int](service.log.store, service.log.partition, low_watermark_key(node), JsonCodec(int),
+        self._cell = Cell[int](service.log.store, service.log.partition, low_watermark_key(node), int,
                                clock=self._clock.clock)
         self._availability_ms = milliseconds(data_availability_seconds, name="data_availability_seconds")
         self._lock = threading.Lock()

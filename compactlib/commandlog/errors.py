@@ -7,20 +7,11 @@ from compactlib.errors import Busy, CompactlibError, InvalidInput, Stale
 
 
 class OutOfStep(Stale):
-    """The log does not have the commands that follow the state of the machine.
-
-    Attributes:
-        applied_index: the last command that the machine has applied.
-        first_index: the first command in the log.
-        last_index: the last command in the log.
-    """
+    """The log does not have the commands that follow the state of the machine."""
 
     def __init__(self, *, applied_index: int, first_index: int, last_index: int) -> None:
         super().__init__(f"the state machine stands at command {applied_index}, the log holds {first_index} to "
                          f"{last_index}; restore a snapshot that the log continues, or open the log it belongs to")
-        self.applied_index = applied_index
-        self.first_index = first_index
-        self.last_index = last_index
 
 
 class NotStarted(InvalidInput):
@@ -60,15 +51,8 @@ class NotLeader(Busy):
 
 
 class NoAnswer(CompactlibError):
-    """A command got no answer in time: it may be carried out, now, later or never. Check the state before a retry.
-
-    Attributes:
-        waited_seconds: how long the caller waited.
-        reason: the reason from the other side, or from the Raft library.
-    """
+    """A command got no answer in time: it may be carried out, now, later or never. Check the state before a retry."""
 
     def __init__(self, *, waited_seconds: float, reason: str) -> None:
         super().__init__(f"no answer within {waited_seconds} s: {reason}; the command may be carried out or not, find "
                          f"out before trying again")
-        self.waited_seconds = waited_seconds
-        self.reason = reason

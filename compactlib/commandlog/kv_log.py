@@ -25,7 +25,6 @@ import attrs
 
 from compactlib._closing import Closing
 from compactlib.clock import Clock, SystemClock
-from compactlib.codec import JsonCodec
 from compactlib.commandlog.errors import NotStarted, OutOfStep, TakenOver
 from compactlib.commandlog.protocol import MAX_PAYLOAD_BYTES, Command, CommandMachine, require_outside_commands
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
@@ -64,7 +63,11 @@ class KVLog(Closing):
     """A `CommandLog` in a partition of a store, with one owner. Opening it replaces a former owner.
 
     An append is a transaction of two conditions and a put; a store without transactions is `Unsupported`. Commands are
-    carried out one after the other.
+    carried out one after the other. `start` reads a page of commands a request, `compact` deletes up to 1,000.
+
+    All methods raise the store's errors, and `TakenOver` after another owner has opened the log; nothing was changed.
+    After `OutcomeUnknown` of `decide` the command may be durable; the next call reads the outcome first. `start` raises
+    `CorruptData` for a damaged or missing command.
 
     Args:
         store: the log's store; stays open.
@@ -96,7 +99,7 @@ class KVLog(Closing):
         self._taken_over: TakenOver | None = None
         rng = random.SystemRandom() if rng is None else rng
         owner_id = rng.randbytes(8).hex()
-        self._owners: Cell[Owner] = Cell(store, partition, _OWNER, JsonCodec(Owner), clock=self._clock, rng=rng)
+        self._owners: Cell[Owner] = Cell(store, partition, _OWNER, Owner, clock=self._clock, rng=rng)
 
         def taken(owner: Owner | None) -> Owner:
             return (Owner(1, owner_id, first_index, first_index) if owner is None
@@ -113,7 +116,7 @@ class KVLog(Closing):
         state = self._owners.state()
         if state.value is None or state.value.id != self._id:
             raise self._replaced_by(state.value)
-        return state.value, state.condition
+        return state.value, state.conditions
 
     def _replaced_by(self, owner: Owner | None) -> TakenOver:
         self._taken_over = TakenOver(place=self._guard.name, term=self._term,
@@ -121,13 +124,6 @@ class KVLog(Closing):
         return self._taken_over
 
     def start(self, machine: CommandMachine) -> None:
-        """See `CommandLog.start`. Reads a page of commands a request.
-
-        Raises:
-            CorruptData: a command is damaged or missing.
-            Unsupported: another release wrote a command.
-            CompactlibError: of the store; the log was not started.
-        """
         require_outside_commands(self._guard)
         with self._guard.lock:
             self._guard.require_open()
@@ -155,13 +151,6 @@ class KVLog(Closing):
             self._guard.done()
 
     def decide(self, make: Callable[[Command], bytes | None]) -> Any:
-        """See `CommandLog.decide`.
-
-        Raises:
-            TakenOver: another owner has opened the log; nothing was changed.
-            OutcomeUnknown: the command may be durable; the next call reads the outcome first.
-            CompactlibError: of the store; nothing was changed.
-        """
         require_outside_commands(self._guard)
         with self._guard.lock:
             machine = self._require_started()
@@ -212,9 +201,7 @@ class KVLog(Closing):
     def _is_written(self, index: int, record: bytes, error: Exception) -> bool:
         """Return whether a command has its key after a failed write. If not, read the owner's cell too.
 
-        Raises:
-            TakenOver: another owner has the log, and the command was not written.
-            OutcomeUnknown: a read failed, or another owner may have deleted the command.
+        `TakenOver` means that the command was not written, `OutcomeUnknown` that another owner may have deleted it.
         """
         try:
             found = self._store.get_many([(self._partition, _key(index))])
@@ -233,12 +220,6 @@ class KVLog(Closing):
         return OutcomeUnknown(operation=f"command {index}", path=self._place(index), detail=f"{error}; and then {then}")
 
     def compact(self, index: int) -> None:
-        """See `CommandLog.compact`. Up to 1,000 commands a request.
-
-        Raises:
-            TakenOver: another owner has opened the log.
-            CompactlibError: of the store; call again.
-        """
         require_outside_commands(self._guard)
         at_once = min(self._store.limits.max_transact - 2, _MAX_DELETES)
         is_done = False

@@ -24,32 +24,16 @@ class FencedOff(Stale):
 
 
 class CommittedOtherwise(Conflict):
-    """The same token has committed another value before, which stays. A worker must not commit twice.
-
-    Attributes:
-        resource: the fenced resource.
-        token: the token.
-    """
+    """The same token has committed another value before, which stays. A worker must not commit twice."""
 
     def __init__(self, *, resource: str, token: int) -> None:
         super().__init__(f"token {token} has committed another value to {resource!r} before, which stays; read it with "
                          f"committed(), and commit once per token")
-        self.resource = resource
-        self.token = token
 
 
 class OtherLog(Conflict):
-    """A fence keeps the tokens of another log. Tokens of two logs cannot be compared: give each log a fence.
-
-    Attributes:
-        place: the place of the fence.
-        log: the log in the call.
-        kept: the log of the stored tokens.
-    """
+    """A fence keeps the tokens of another log. Tokens of two logs cannot be compared: give each log a fence."""
 
     def __init__(self, *, place: str, log: str, kept: str) -> None:
         super().__init__(f"{place} keeps tokens of log {kept!r}, and {log!r} was named; nothing was changed: give the "
                          f"fence of each log a place of its own, or name the log whose tokens these are")
-        self.place = place
-        self.log = log
-        self.kept = kept

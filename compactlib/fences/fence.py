@@ -21,6 +21,11 @@ their names. Use `guard` for a change of files in place, on one machine.
 Tokens are the scheduler's: indexes of one log, so they ascend over all resources. That allows a floor: no token below
 `raise_floor(token)` is admitted to any resource, and records below it are removed. A durable fence stores the id of its
 log with the floor, and refuses other logs, since a new log counts from 1 again.
+
+The record of a resource has its highest token and its committed value, so that one change both checks the token and
+commits. The floor is raised before records below it are removed, and each change reads it after the record. A record
+may be absent because the floor has risen, so a change that creates a record reads the floor again, and is refused below
+it.
 """
 
 from __future__ import annotations
@@ -29,15 +34,16 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeAlias
+from typing import Any, TypeVar
 
 import attrs
 
 from compactlib._arguments import require_seconds
-from compactlib.errors import Busy, CorruptData, InvalidInput, Unsupported
+from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, Unsupported
 from compactlib.fences.errors import CommittedOtherwise, FencedOff, OtherLog
 from compactlib.files.durable_record import JsonRecord
 from compactlib.guard import take_within
+from compactlib.kv.errors import OutcomeUnknown
 
 MAX_TOKEN = (1 << 64) - 1
 """The highest token."""
@@ -71,36 +77,56 @@ class Admission:
     committed: Commitment | None
 
 
-Rule: TypeAlias = Callable[[Admission | None, int], Admission]
-"""Returns the next record of a resource from its present record and the floor."""
+@attrs.frozen
+class Floor:
+    """The stored floor of a fence.
+
+    Attributes:
+        log: the id of the log of the tokens.
+        token: the floor.
+    """
+
+    log: str
+    token: int = 0
+
+
+ValueT = TypeVar("ValueT", Admission, Floor)
+
+FORMATS: dict[Any, JsonRecord[Any]] = {
+    Admission: JsonRecord("fence record", b"CLFENCE\0", 1, Admission),
+    Floor: JsonRecord("fence floor", b"CLFLOOR\0", 1, Floor),
+}
 
 
 class Fence(ABC):
     """Admits ascending tokens to resources. Threads may share it.
 
-    A fence of one's own implements `_change`, `_record`, `_raise_floor`, `_places` and `_forget`.
+    A fence of one's own implements `_read`, `_update`, `_place`, `_places` and `_forget`, and sets `_floor_place`.
 
     All methods raise `InvalidInput` for a resource's name that is empty or longer than 1000 bytes, and for a token
     outside 0 .. 2**64 - 1.
     """
 
+    _log: str = ""
+    _floor_place: Any
+
     # ---- for a store of records to implement
 
     @abstractmethod
-    def _change(self, resource: str, token: int, rule: Rule) -> Admission:
-        """Replace a resource's record by the rule's result, with the present floor, in one atomic step."""
+    def _read(self, place: Any, kind: type[ValueT]) -> ValueT | None:
+        """Return the record or the floor at a place; `None` if there is none."""
 
     @abstractmethod
-    def _record(self, resource: str) -> Admission | None:
-        """Return the record of a resource."""
+    def _update(self, place: Any, kind: type[ValueT], change: Callable[[ValueT | None], ValueT]) -> ValueT:
+        """Replace the value at a place by the result of `change`, in one atomic step; `change` may be called again."""
 
     @abstractmethod
-    def _raise_floor(self, token: int) -> int:
-        """Raise the floor unless it is higher; return the new floor."""
+    def _place(self, resource: str) -> Any:
+        """Return the place of a resource's record."""
 
     @abstractmethod
     def _places(self) -> Iterable[Any]:
-        """Return where each record is, for `_forget`."""
+        """Return the places of all resources' records."""
 
     @abstractmethod
     def _forget(self, place: Any, floor: int) -> bool:
@@ -120,9 +146,7 @@ class Fence(ABC):
             FencedOff: a higher token was admitted, or the token is below the floor.
             Busy: a guarded step takes longer than this fence waits.
         """
-        _check_names(resource, token)
-        with self._held():
-            return self._change(resource, token, lambda record, floor: check_admission(resource, token, record, floor))
+        return self._change(resource, token, None)
 
     def commit(self, resource: str, token: int, value: bytes) -> Admission:
         """Publish a value (at most 256 KiB), if the token is still the highest. Idempotent.
@@ -134,16 +158,12 @@ class Fence(ABC):
             InvalidInput: the token was never admitted, or the value is too long.
             Busy: as for `admit`.
         """
-        _check_names(resource, token)
-        wanted = bytes(memoryview(value))
-        with self._held():
-            return self._change(resource, token,
-                                lambda record, floor: _check_commit(resource, token, wanted, record, floor))
+        return self._change(resource, token, bytes(memoryview(value)))
 
     def committed(self, resource: str) -> Commitment | None:
         """Return the last commit of any token. Admits nothing."""
         _check_names(resource)
-        record = self._record(resource)
+        record = self._read(self._place(resource), Admission)
         return None if record is None else record.committed
 
     def raise_floor(self, token: int) -> int:
@@ -169,15 +189,52 @@ class Fence(ABC):
             raise wrong[0]
         return forgotten
 
+    # ---- the protocol
+
+    def _change(self, resource: str, token: int, value: bytes | None) -> Admission:
+        _check_names(resource, token)
+        is_new: list[bool] = []
+
+        def changed(record: Admission | None) -> Admission:
+            is_new.append(record is None)
+            return _next_record(resource, token, value, record, self._floor())
+
+        with self._held():
+            done = self._update(self._place(resource), Admission, changed)
+            if is_new[-1]:
+                try:
+                    floor = self._floor()
+                except CompactlibError as error:
+                    raise OutcomeUnknown(operation=f"token {token} of {resource!r}", path=repr(self),
+                                         detail=f"the floor cannot be read after the write: {error}") from error
+                _next_record(resource, token, None, done, floor)
+        return done
+
+    def _floor(self) -> int:
+        floor = self._read(self._floor_place, Floor)
+        if floor is None and self._log:
+            return self._raise_floor(0)
+        return self._checked(floor).token
+
+    def _raise_floor(self, token: int) -> int:
+        def raised(floor: Floor | None) -> Floor:
+            before = self._checked(floor)
+            return Floor(before.log, max(before.token, token))
+
+        return self._update(self._floor_place, Floor, raised).token
+
+    def _checked(self, floor: Floor | None) -> Floor:
+        """Return the floor, 0 if none is stored; `OtherLog` if it is another log's."""
+        if floor is not None and floor.log != self._log:
+            raise OtherLog(place=repr(self), log=self._log, kept=floor.log)
+        return floor or Floor(self._log)
+
 
 class LockingFence(Fence):
     """A fence that can also make newer tokens wait during a step: each step of its store runs under a lock.
 
     Args:
         wait_seconds: how long a call waits for guarded steps of other threads and processes.
-
-    Raises:
-        InvalidInput: `wait_seconds` is negative, or too long.
     """
 
     def __init__(self, wait_seconds: float) -> None:
@@ -218,12 +275,14 @@ class LockingFence(Fence):
             if taken == [True]:
                 lock.release()
 
-    def _require_admissible(self, resource: str, token: int) -> None:
-        """Check that no guarded step admits a newer token: all other callers wait for the end of the step too."""
-        inside = self._guarded.get(resource, token)
-        if token > inside:
-            raise InvalidInput(f"token {token} cannot be admitted to {resource!r} within a step that is guarded for "
-                               f"token {inside}; leave the step first")
+    def _change(self, resource: str, token: int, value: bytes | None) -> Admission:
+        with self._held():
+            # All other callers wait for the end of a guarded step.
+            inside = self._guarded.get(resource, token)
+            if token > inside:
+                raise InvalidInput(f"token {token} cannot be admitted to {resource!r} within a step that is guarded "
+                                   f"for token {inside}; leave the step first")
+            return super()._change(resource, token, value)
 
 
 @attrs.frozen
@@ -231,18 +290,6 @@ class TokenFence:
     """A `CommitFence` for one job: commits pass while its token is the highest.
 
     Pass it to any store's `compact`, which raises `FencedOff` for a late worker, and commits nothing.
-
-    >>> from compactlib.fences import MemoryFence, TokenFence
-    >>> fence = MemoryFence()
-    >>> with TokenFence(fence, "log 7", 57).guard() as admitted:
-    ...     admitted.token
-    57
-    >>> with TokenFence(fence, "log 7", 41).guard():
-    ...     pass
-    Traceback (most recent call last):
-        ...
-    compactlib.fences.errors.FencedOff: token 41 is stale: 'log 7' has seen 57; its job went to another worker, so
-    ...
 
     Attributes:
         fence: the fence that checks the token.
@@ -262,24 +309,20 @@ class TokenFence:
 # --------------------------------------------------------------------------------------------------------- the rules
 
 
-def check_admission(resource: str, token: int, record: Admission | None, floor: int) -> Admission:
-    """Return the record after `token` is admitted. Pure."""
+def _next_record(resource: str, token: int, value: bytes | None, record: Admission | None, floor: int) -> Admission:
+    """Return the record after `token` is admitted, or commits `value`; the same record if it has done so before."""
     highest = max(floor, -1 if record is None else record.token)
     if token < highest:
         raise FencedOff(resource=resource, token=token, highest=highest)
-    return Admission(resource, token, None if record is None else record.committed)
-
-
-def _check_commit(resource: str, token: int, value: bytes, record: Admission | None, floor: int) -> Admission:
-    """Return the record after `value` is committed; the same object if it was committed before. Pure."""
+    done = None if record is None else record.committed
+    if value is None:
+        return Admission(resource, token, done)
     if len(value) > MAX_VALUE_BYTES:
         raise InvalidInput(f"a value of {len(value)} bytes cannot be committed to {resource!r}; the limit is "
                            f"{MAX_VALUE_BYTES}: write it to a file, and commit the file's name")
-    admitted = check_admission(resource, token, record, floor)
     if record is None or record.token < token:
         raise InvalidInput(f"token {token} was never admitted to {resource!r}; call admit() before the work, so that "
                            f"it sees what an earlier holder has committed")
-    done = admitted.committed
     if done is not None and done.token == token:
         if done.value != value:
             raise CommittedOtherwise(resource=resource, token=token)
@@ -288,11 +331,7 @@ def _check_commit(resource: str, token: int, value: bytes, record: Admission | N
 
 
 def _check_names(resource: str, token: int = 0) -> None:
-    """Check the name of a resource and a token.
-
-    Raises:
-        InvalidInput: the name or the token is out of range.
-    """
+    """Raise `InvalidInput` if the name of a resource or a token is out of range."""
     try:
         size = len(resource.encode())
     except UnicodeEncodeError as error:
@@ -303,36 +342,6 @@ def _check_names(resource: str, token: int = 0) -> None:
         raise InvalidInput(f"token {token}; tokens are log indexes between 0 and {MAX_TOKEN}")
 
 
-@attrs.frozen
-class Floor:
-    """The stored floor of a fence.
-
-    Attributes:
-        log: the id of the log of the tokens.
-        token: the floor.
-    """
-
-    log: str
-    token: int = 0
-
-
-RECORDS: JsonRecord[Admission] = JsonRecord("fence record", b"CLFENCE\0", 1, Admission)
-FLOORS: JsonRecord[Floor] = JsonRecord("fence floor", b"CLFLOOR\0", 1, Floor)
-
-
-def check_log(floor: Floor | None, log: str, place: str) -> Floor:
-    """Return the floor of a fence for this log, 0 if none is stored.
-
-    Raises:
-        OtherLog: the floor is another log's.
-    """
-    if floor is None:
-        return Floor(log)
-    if floor.log != log:
-        raise OtherLog(place=place, log=log, kept=floor.log)
-    return floor
-
-
 # --------------------------------------------------------------------------------------------------- in memory
 
 
@@ -341,36 +350,32 @@ class MemoryFence(LockingFence):
 
     Args:
         wait_seconds: how long a call waits for guarded steps of other threads.
-
-    Raises:
-        InvalidInput: `wait_seconds` is negative, or too long.
     """
 
     def __init__(self, *, wait_seconds: float = 30.0) -> None:
         super().__init__(wait_seconds)
-        self._records: dict[str, Admission] = {}
-        self._floor = 0
+        self._records: dict[str, Any] = {}
+        self._floor_place = ""  # no resource has this name
 
-    def _change(self, resource: str, token: int, rule: Rule) -> Admission:
-        self._require_admissible(resource, token)
-        record = self._records[resource] = rule(self._records.get(resource), self._floor)
-        return record
+    def _read(self, place: str, kind: type[ValueT]) -> ValueT | None:
+        found: ValueT | None = self._records.get(place)
+        return found
 
-    def _record(self, resource: str) -> Admission | None:
-        return self._records.get(resource)
+    def _update(self, place: str, kind: type[ValueT], change: Callable[[ValueT | None], ValueT]) -> ValueT:
+        after = self._records[place] = change(self._records.get(place))
+        return after
 
-    def _raise_floor(self, token: int) -> int:
-        self._floor = max(self._floor, token)
-        return self._floor
+    def _place(self, resource: str) -> str:
+        return resource
 
     def _places(self) -> list[str]:
-        return list(self._records)
+        return [place for place in self._records if place != self._floor_place]
 
     def _forget(self, place: str, floor: int) -> bool:
-        is_old = self._records[place].token < floor
+        is_old: bool = self._records[place].token < floor
         if is_old:
             del self._records[place]
         return is_old
 
     def __repr__(self) -> str:
-        return f"MemoryFence({len(self._records)} resources, floor {self._floor})"
+        return f"MemoryFence({len(self._places())} resources)"

@@ -12,21 +12,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Busy, ReadOnly
-from compactlib.fences.fence import (
-    FLOORS,
-    RECORDS,
-    Admission,
-    Floor,
-    LockingFence,
-    Rule,
-    check_log,
-)
+from compactlib.fences.fence import FORMATS, Admission, LockingFence, ValueT
 from compactlib.files.disk import (
     Files,
     LocalFiles,
@@ -40,8 +31,6 @@ from compactlib.files.disk import (
 from compactlib.files.durable_record import DurableRecord
 from compactlib.files.folder_lock import FolderLock
 
-RecordT = TypeVar("RecordT", Admission, Floor)
-
 SUFFIX = ".fence"
 FLOOR_NAME = "FLOOR"
 _LOOK_AGAIN_SECONDS = 0.01
@@ -52,8 +41,9 @@ class FileFence(LockingFence):
     """A `LockingFence` with its records in a folder on a local disk.
 
     Not for network file systems, where a lock may end before its holder does. An admission or commit that changes a
-    record costs two syncs; finding a record of another process costs one. The methods also raise `StorageError`
-    when the disk refuses; the old or the new record is then in force: call again.
+    record costs two syncs; finding a record of another process costs one. All methods, also `committed`, wait for a
+    guarded step. They also raise `StorageError` when the disk refuses; the old or the new record is then in force: call
+    again.
 
     Several processes may open one folder. A forked child makes an object of its own.
 
@@ -79,71 +69,53 @@ class FileFence(LockingFence):
         self._log = log
         self._clock: Clock = SystemClock() if clock is None else clock
         # The records that are known to be durable; and whether a sync failed, after which later syncs prove nothing.
-        self._durable: dict[str, Admission | Floor] = {}
+        self._durable: dict[str, object] = {}
         self._must_write = False
         self._is_locked = False
         require_folder(self._folder, "the fence's tokens", create=create)
         make_missing_folder(self._files, self._folder)
         # Also for an existing folder: its creator may have died before this sync.
         sync_names(self._files, self._folder)
-        self._floors = DurableRecord(self._files, os.path.join(self._folder, FLOOR_NAME), FLOORS)
+        self._floor_place = os.path.join(self._folder, FLOOR_NAME)
 
-    def _change(self, resource: str, token: int, rule: Rule) -> Admission:
-        self._require_admissible(resource, token)
-        kept = self._kept(resource)
-        before, stored = kept.read(), self._floors.read()
-        floor = check_log(stored, self._log, self._folder)
-        if self._log:
-            # The log's id is stored before its first token.
-            self._write(self._floors, floor, stored)
-        record = rule(before, floor.token)
-        self._write(kept, record, before)
-        return record
+    def _read(self, place: str, kind: type[ValueT]) -> ValueT | None:
+        with self._held():
+            kept = self._kept(place, kind)
+            record = kept.read()
+            if record is not None:
+                self._write(kept, record, record)
+            return record
 
-    def _record(self, resource: str) -> Admission | None:
-        """Return the record, made durable. Takes no lock, except after a disk error."""
-        kept = self._kept(resource)
-        while True:
-            must_write = self._must_write
-            with self._held() if must_write else nullcontext():
-                record = kept.read()
-                if record is not None:
-                    # On a read-only disk the record cannot be lost.
-                    with suppress(ReadOnly):
-                        self._write(kept, record, record, is_locked=must_write)
-            if must_write or not self._must_write:
-                return record
+    def _update(self, place: str, kind: type[ValueT], change: Callable[[ValueT | None], ValueT]) -> ValueT:
+        kept = self._kept(place, kind)
+        before = kept.read()
+        after = change(before)
+        self._write(kept, after, before)
+        return after
 
-    def _raise_floor(self, token: int) -> int:
-        stored = self._floors.read()
-        floor = check_log(stored, self._log, self._folder)
-        floor = Floor(floor.log, max(token, floor.token))
-        # Durable before any record is removed: if a power failure took the floor back, the records would be needed.
-        if floor.token:
-            self._write(self._floors, floor, stored)
-        return floor.token
+    def _place(self, resource: str) -> str:
+        return os.path.join(self._folder, hashlib.sha256(resource.encode()).hexdigest()[:32] + SUFFIX)
 
     def _places(self) -> list[str]:
         return [os.path.join(self._folder, name) for name in list_folder(self._folder) if name.endswith(SUFFIX)]
 
     def _forget(self, place: str, floor: int) -> bool:
-        record = DurableRecord(self._files, place, RECORDS).read()
+        record = self._kept(place, Admission).read()
         is_old = record is not None and record.token < floor
         if is_old:
             self._files.unlink(place)
             self._durable.pop(place, None)
         return is_old
 
-    def _write(self, kept: DurableRecord[RecordT], record: RecordT, before: RecordT | None, *,
-               is_locked: bool = True) -> None:
-        """Make a record durable. A record found on disk may not be: its writer may have died before the last sync.
+    def _kept(self, place: str, kind: type[ValueT]) -> DurableRecord[ValueT]:
+        return DurableRecord(self._files, place, FORMATS[kind])
 
-        Without the lock it is only synced: a newer record may be in its place by now.
-        """
+    def _write(self, kept: DurableRecord[ValueT], record: ValueT, before: ValueT | None) -> None:
+        """Make a record durable. A record found on disk may not be: its writer may have died before the last sync."""
         if record == before == self._durable.get(kept.path):
             return
         try:
-            if record == before and not (is_locked and self._must_write):
+            if record == before and not self._must_write:
                 self._files.sync_folder(self._folder)
             else:
                 kept.write(record)
@@ -152,15 +124,9 @@ class FileFence(LockingFence):
         except BaseException:
             self._must_write = True
             raise
-        if self._must_write and not is_locked:
-            return  # a sync failed meanwhile in another thread, so this one proves nothing
         if len(self._durable) >= _MAX_KNOWN:
             self._durable.clear()
         self._durable[kept.path] = record
-
-    def _kept(self, resource: str) -> DurableRecord[Admission]:
-        name = hashlib.sha256(resource.encode()).hexdigest()[:32] + SUFFIX
-        return DurableRecord(self._files, os.path.join(self._folder, name), RECORDS)
 
     @contextmanager
     def _held(self) -> Iterator[None]:

@@ -1,32 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches over any `KVStore`: a batch above the store's limits becomes several requests.
-
->>> from compactlib.kv import MemoryStore
->>> store = MemoryStore()
->>> change_many(store, b"accounts", {b"ann": b"10", b"bob": b"5", b"carl": None})
->>> [entry.value for entry in store.scan(b"accounts")]
-[b'10', b'5']
-"""
+"""Batches over any `KVStore`: a batch above the store's limits becomes several requests."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping
 
 from compactlib.errors import CompactlibError, CorruptData
 from compactlib.kv.errors import OutcomeUnknown
 from compactlib.kv.scan import KVEntry
 from compactlib.kv.store import Address, Changes, KVLimits, KVStore, part_bytes
 
-_PIECES = 15
-"""Pieces of 256 KiB in a request, together below the 4 MiB of a transaction of DynamoDB."""
+_MOST_BYTES = 4 << 20
+"""The bytes of a request, so that a batch of any size keeps other writers waiting for a moment only."""
 
 
 def change_many(store: KVStore, partition: bytes, changes: Mapping[bytes, bytes | None]) -> None:
     """Put and delete keys of a partition, unconditionally. Idempotent.
 
-    As few requests as the store's limits allow; only each request is atomic.
+    As few requests as the store's limits and 4 MiB for each allow; only each request is atomic.
 
     Args:
         store: the keys' store.
@@ -53,7 +44,7 @@ def change_many(store: KVStore, partition: bytes, changes: Mapping[bytes, bytes 
 
 def _batches(changes: Changes, limits: KVLimits) -> Iterator[Changes]:
     batch: dict[Address, bytes | None] = {}
-    left = most_bytes = math.inf if limits.max_transact_bytes is None else limits.max_transact_bytes
+    left = most_bytes = min(_MOST_BYTES, limits.max_transact_bytes or _MOST_BYTES)
     for address, value in changes.items():
         size = part_bytes(address, value)
         if batch and (len(batch) == limits.max_transact or size > left):
@@ -89,26 +80,3 @@ def sound_entries(store: KVStore, partition: bytes, damage: dict[bytes, Compactl
                 damage[key.key] = error
             else:
                 yield from found.values()
-
-
-def get_pieces(store: KVStore, partition: bytes, keys: Sequence[bytes]) -> Iterator[bytes | None]:
-    """Yield the values of pieces, in order; `None` for an absent piece. 15 pieces a request.
-
-    Raises:
-        CompactlibError: as `KVStore.get_many`.
-    """
-    for at in range(0, len(keys), _PIECES):
-        cells = [(partition, key) for key in keys[at:at + _PIECES]]
-        found = store.get_many(cells)
-        yield from (found[cell].value if cell in found else None for cell in cells)
-
-
-def put_pieces(store: KVStore, partition: bytes, pieces: Iterable[tuple[bytes, bytes]]) -> None:
-    """Put pieces, to which nothing refers yet. 15 pieces a request.
-
-    Raises:
-        CompactlibError: of the store; some pieces may be written.
-    """
-    waiting = iter(pieces)
-    while part := dict(islice(waiting, _PIECES)):
-        change_many(store, partition, part)

@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import attrs
 
 from compactlib._arguments import is_seconds, is_whole
 from compactlib.clock import Clock, SystemClock
+from compactlib.codec import JsonCodec
 from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import RecordFrame
@@ -270,32 +271,17 @@ def unchanged(cells: Iterable[Address], found: Found) -> dict[Address, Predicate
 # ---------------------------------------------------------------------------------------------------------- one value
 
 
-class Codec(Protocol[T]):
-    """Turns a value into bytes, and back."""
-
-    def encode(self, value: T) -> bytes:
-        """Return the stored form."""
-
-    def decode(self, data: bytes, place: str) -> T:
-        """Return the value; `place` is for errors.
-
-        Raises:
-            CorruptData: the bytes are damaged, or of another type.
-            Unsupported: another release wrote them.
-        """
-
-
 @attrs.frozen
 class CellState(Generic[T]):
     """The state of a cell at a read.
 
     Attributes:
         value: the value; `None` if the key was absent.
-        condition: for a `transact`: the cell has not changed since.
+        conditions: for a `transact`: the cell has not changed since.
     """
 
     value: T | None
-    condition: Conditions
+    conditions: Conditions
 
 
 @attrs.frozen
@@ -327,24 +313,24 @@ class _Record(Generic[T]):
 class Cell(Generic[T]):
     """A value in a key-value store that any number of threads and processes change; no change is lost.
 
-    The stored form is a frame with the ids of the last writes, the codec's bytes, and a checksum that also covers the
+    The stored form is a frame with the ids of the last writes, the value as JSON, and a checksum that also covers the
     cell's name.
 
     Args:
         store: the key's store.
         partition: the key's partition.
         key: the key.
-        codec: the value's codec.
+        kind: the value's type, for `JsonCodec`: an attrs class, `int`, `str`.
         retries: number and back-off of the tries of a change.
         clock: the clock for the waits.
         rng: makes the ids of writes, and varies the waits; give each process another seed.
     """
 
-    def __init__(self, store: KVStore, partition: bytes, key: bytes, codec: Codec[T], *, retries: Retries | None = None,
+    def __init__(self, store: KVStore, partition: bytes, key: bytes, kind: type[T], *, retries: Retries | None = None,
                  clock: Clock | None = None, rng: random.Random | None = None) -> None:
         self._store = store
         self._address = partition, key
-        self._codec = codec
+        self._codec: JsonCodec[T] = JsonCodec(kind)
         self._retries = retries
         self._clock = clock
         self._rng: random.Random = random.SystemRandom() if rng is None else rng

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import errno as _errno
 
-from compactlib.errors import Busy, CompactlibError, Conflict, CorruptData, InvalidInput, NotFound, StorageError
+from compactlib.errors import Busy, Conflict, CorruptData, InvalidInput, NotFound, StorageError
 
 _MAX_SHOWN_BYTES = 60
 
@@ -15,29 +15,15 @@ def _shown(name: bytes) -> str:
 
 
 class TooLarge(InvalidInput):
-    """A partition, key, value or request exceeds the store's `limits`; nothing was written.
+    """A partition, key, value or request exceeds the store's `limits`; nothing was written."""
 
-    Attributes:
-        what: `"partition"`, `"key"`, `"value"` or `"transaction"`, in bytes; or `"request"`, in conditions and changes.
-        size: the size found.
-        limit: the limit.
-    """
-
-    def __init__(self, *, what: str, size: int, limit: int) -> None:
-        unit = "conditions and changes" if what == "request" else "bytes"
-        super().__init__(f"a {what} of {size} {unit} was given, this store takes at most {limit}; split it, or use a "
-                         f"store whose limits allow it")
-        self.what = what
-        self.size = size
-        self.limit = limit
+    def __init__(self, what: str, *, limit: int) -> None:
+        super().__init__(f"{what} was given, this store takes at most {limit}; split it, or use a store whose limits "
+                         f"allow it")
 
 
 class NotAStore(InvalidInput):
     """The file does not hold a key-value store of this library. Check the path, or name a file that does not exist."""
-
-    def __init__(self, message: str, *, path: str) -> None:
-        super().__init__(message)
-        self.path = path
 
 
 class KeyNotFound(NotFound):
@@ -84,14 +70,7 @@ class SlowDown(Busy):
 
 
 class StoreFailed(StorageError):
-    """The back-end returned an error. Nothing was read or written.
-
-    Attributes:
-        operation: the failed operation.
-        path: the file or address of the store.
-        errno: the nearest number of the operating system; by default `EIO`.
-        detail: from the back-end.
-    """
+    """The back-end returned an error, which is `detail`; `path` is its file or address. Nothing was read or written."""
 
     _advice = "see the backend's message"
 
@@ -112,18 +91,7 @@ class OutcomeUnknown(StoreFailed):
 
 
 class DamagedStore(CorruptData):
-    """The store's file is damaged. Restore it from a copy; nothing was cut or hidden.
-
-    Attributes:
-        detail: the finding of the check.
-        offset: -1, because the back-end does not report a place.
-    """
+    """The store's file is damaged. Restore it from a copy; nothing was cut or hidden. The offset is unknown: -1."""
 
     def __init__(self, *, path: str, detail: str) -> None:
-        CompactlibError.__init__(self, f"corrupt data in {path}: {detail}; restore the file from a copy")
-        self.path: str = path
-        self.detail = detail
-        self.offset = -1
-        self.expected = "a sound key-value store"
-        self.found = detail
-        self.index: int | None = None
+        super().__init__(path=path, offset=-1, expected="a sound key-value store", found=detail)

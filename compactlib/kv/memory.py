@@ -92,7 +92,6 @@ class MemoryStore(KVStore):
             self._partitions = {}
 
     def place(self) -> str:
-        """Return a name for this object, in this process."""
         self._require_open()
         return f"memory {self._name} of process {os.getpid()}"
 

@@ -87,11 +87,7 @@ class PostgresStore(SqlStore["psycopg.Connection[Any]"]):
         return self._table
 
     def place(self) -> str | None:
-        """Return the server's system identifier, and the numbers of the database and the table in it.
-
-        A replica, and a server that was restored from a base backup, has the same. `None` if the role has no right to
-        read them, or the server is another product with PostgreSQL's protocol.
-        """
+        # Without the right to read them, or on another product with PostgreSQL's protocol, it is unknown.
         errors = self._psycopg.errors
         try:
             (system, database, table), = self._rows("place")
@@ -141,7 +137,6 @@ class PostgresStore(SqlStore["psycopg.Connection[Any]"]):
     # -- writing
 
     def _commit(self, batch: Sequence[Transaction]) -> Sequence[Exception | None]:
-        """Carry out a batch in one transaction; return for each item its failed condition or `None`."""
         for _ in range(_TRIES):
             answers = self._carried_out("write", lambda connection: self._try_commit(connection, batch))
             if answers is not None:

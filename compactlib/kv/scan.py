@@ -36,8 +36,7 @@ class KVEntry:
 
 
 PageLoader: TypeAlias = Callable[[bytes, int], tuple[Sequence[KVEntry], bool]]
-"""`load(start, limit)` returns the entries with a key >= `start`, at most `limit` and at least one if there is any, and
-whether they are the last of the partition. A page of large values may be short, to bound memory."""
+"""`load(start, limit)` returns a page; see `KVStore._page`. It is called again for the same page after an exception."""
 
 _KEY = attrgetter("key")
 
@@ -48,16 +47,9 @@ class Entries(Closing):
     Each page is one consistent read. The scan has all keys once, except that keys written or deleted during the scan
     may be missing. Close it, or use it in a `with`.
 
-    Args:
-        load: loads a page; called again for the same page after an exception.
-        start: see `KVStore.scan`.
-        prefix: see `KVStore.scan`.
-        page_size: the most entries of the first page; `None`: `largest_page`.
-        largest_page: the most entries of any page.
-
     Attributes:
-        load: as given.
-        page_loads: the number of pages loaded so far; 0 at the start.
+        load: loads a page.
+        page_loads: the number of pages loaded so far.
     """
 
     def __init__(self, load: PageLoader, start: bytes = b"", *, prefix: bytes = b"",

@@ -11,22 +11,20 @@ snapshot deletes. Keys and records: `docs/formats/command-log.md`.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from itertools import takewhile
 
 import attrs
 
 from compactlib.clock import Clock
-from compactlib.codec import JsonCodec
-from compactlib.errors import Busy, CorruptData, Stale
+from compactlib.errors import CorruptData, Stale
 from compactlib.files.checksum import crc32
-from compactlib.kv.batches import change_many, get_pieces, put_pieces
+from compactlib.kv.batches import change_many
 from compactlib.kv.cell import Cell
 from compactlib.kv.store import KVStore
 
 _HEAD = b"head"
 _CHUNKS = b"chunk/"
 _CHUNK_BYTES = 256 << 10
-_MAX_LOADS = 10
 
 
 @attrs.frozen
@@ -67,7 +65,7 @@ class SnapshotHead:
         """The prefix of the keys of its chunks, ordered by term and index."""
         return b"%s%016x/%016x/%s/" % (_CHUNKS, self.term, self.index, self.id.encode())
 
-    def keys(self) -> list[bytes]:
+    def chunk_keys(self) -> list[bytes]:
         """Return the keys of its chunks."""
         return [self.prefix + b"%08x" % number for number in range(self.chunks)]
 
@@ -87,7 +85,7 @@ class SnapshotStore:
         self._store = store
         self._partition = partition
         self._rng: random.Random = random.SystemRandom() if rng is None else rng
-        self._cell: Cell[SnapshotHead] = Cell(store, partition, _HEAD, JsonCodec(SnapshotHead), clock=clock, rng=rng)
+        self._cell: Cell[SnapshotHead] = Cell(store, partition, _HEAD, SnapshotHead, clock=clock, rng=rng)
 
     def load(self) -> Snapshot | None:
         """Return the snapshot in force. O(size).
@@ -95,12 +93,9 @@ class SnapshotStore:
         Raises:
             CorruptData: the head or a chunk is missing or damaged.
             Unsupported: another release wrote it.
-            Busy: another process writes snapshots faster than they can be read.
         """
         head = self._cell.read()
-        for _ in range(_MAX_LOADS):
-            if head is None:
-                return None
+        while head is not None:
             try:
                 return Snapshot(head.index, self._read(head))
             except CorruptData:
@@ -108,8 +103,7 @@ class SnapshotStore:
                 before, head = head, self._cell.read()
                 if head == before:
                     raise
-        raise Busy(f"{_MAX_LOADS} snapshots in partition {self._partition!r} were replaced while they were read; stop "
-                   f"the process that writes them, or try again")
+        return None
 
     def save(self, term: int, index: int, data: bytes) -> None:
         """Replace the snapshot in force, after the new one was read back. O(size).
@@ -129,8 +123,8 @@ class SnapshotStore:
         starts = range(0, len(data), step)
         head = SnapshotHead(term, index, f"{self._rng.getrandbits(64):016x}", len(data), len(starts), crc32(data))
         self._require_higher(self._cell.read(), head)
-        put_pieces(self._store, self._partition, ((key, data[start:start + step]) for key, start
-                                                  in zip(head.keys(), starts, strict=True)))
+        change_many(self._store, self._partition, {
+            key: data[start:start + step] for key, start in zip(head.chunk_keys(), starts, strict=True)})
         try:
             self._read(head)
         except CorruptData:
@@ -151,42 +145,26 @@ class SnapshotStore:
                         f"log again")
 
     def delete_leftovers(self) -> None:
-        """Delete the chunks of replaced snapshots, and of snapshots that never came into force.
+        """Delete the chunks of earlier snapshots, also of those that never came into force.
 
         Raises:
             CompactlibError: of the store; call again, or after the next snapshot.
         """
         head = self._cell.read()
         if head is not None:
-            change_many(self._store, self._partition, dict.fromkeys(self._below(head)))
-
-    def _below(self, head: SnapshotHead) -> Iterator[bytes]:
-        """Yield the keys of chunks without a head: of a lower term or index, or of the same with another id."""
-        own = head.prefix
-        same = own[:own.rindex(b"/", 0, -1) + 1]
-        with self._store.scan(self._partition, prefix=_CHUNKS, page_size=1, keys_only=True) as entries:
-            for entry in entries:
-                if entry.key.startswith(own):
-                    entries.seek(own + b"\xff")
-                elif entry.key < same or entry.key.startswith(same):
-                    yield entry.key
-                else:
-                    return
+            with self._store.scan(self._partition, prefix=_CHUNKS, page_size=1, keys_only=True) as entries:
+                old = takewhile(lambda key: key < head.prefix, (entry.key for entry in entries))
+                change_many(self._store, self._partition, dict.fromkeys(old))
 
     def _read(self, head: SnapshotHead) -> bytes:
-        pieces = []
-        for number, piece in enumerate(get_pieces(self._store, self._partition, head.keys())):
-            if piece is None:
-                raise self._corrupt(f"{head.chunks} chunks", f"no chunk {number}")
-            pieces.append(piece)
-        data = b"".join(pieces)
+        cells = [(self._partition, key) for key in head.chunk_keys()]
+        found = self._store.get_many(cells)
+        data = b"".join(found[cell].value for cell in cells if cell in found)
         if len(data) != head.size_bytes or crc32(data) != head.checksum:
-            raise self._corrupt(f"{head.size_bytes} bytes with CRC {head.checksum:#010x}",
-                                f"{len(data)} bytes with CRC {crc32(data):#010x}")
+            raise CorruptData(path=f"snapshot in partition {self._partition!r}", offset=0,
+                              expected=f"{head.size_bytes} bytes with CRC {head.checksum:#010x}",
+                              found=f"{len(data)} bytes with CRC {crc32(data):#010x}")
         return data
-
-    def _corrupt(self, expected: str, found: str) -> CorruptData:
-        return CorruptData(path=f"snapshot in partition {self._partition!r}", offset=0, expected=expected, found=found)
 
     def __repr__(self) -> str:
         return f"SnapshotStore({self._partition!r})"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`SqlStore`: the base class of the stores in SQL databases: a pool of connections, and writes that share a commit.
 
-Threads that write at the same time share a transaction of the database, and so a sync. The first thread leads: it
-commits the queued writes while their threads wait. Writes that arrive during the commit are the next batch, led by a
-waiting thread. A thread waits at most for the present batch and its own.
+Threads that write at the same time share a transaction of the database, and so a sync. Writes that arrive during a
+commit are the next batch, and the thread of its first write commits it. A thread waits at most for the present batch
+and its own.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import contextlib
 import copy
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
+from compactlib._closing import Closable
 from compactlib.errors import CompactlibError
 from compactlib.kv.errors import OutcomeUnknown
 from compactlib.kv.store import Changes, Conditions, KVLimits, KVStore
@@ -21,49 +22,43 @@ from compactlib.kv.store import Changes, Conditions, KVLimits, KVStore
 _MAX_IDLE = 16
 
 
-class Connection(Protocol):
-    """A connection to a database."""
-
-    def close(self) -> None:
-        """Close the connection; closing again does nothing."""
-
-
-C = TypeVar("C", bound=Connection)
+C = TypeVar("C", bound=Closable)
+"""A connection to the database."""
 
 Transaction: TypeAlias = tuple[Conditions, Changes]
 """The arguments of a `transact`."""
 
 
-class _Write:
-    """A queued write.
+class _Batch:
+    """Writes that share a commit.
 
     Attributes:
-        batch: the writes of the batch that this write leads.
-        failure: the exception that ended that batch.
-        is_done: whether it was carried out, or failed with `error`.
+        writes: the writes; a write may join until the commit begins.
+        answers: for each write the error of its failed condition, or `None`; empty before the commit.
+        failure: the exception that ended the thread of the first write.
+        ended: set when `answers` and `failure` are final.
     """
 
-    def __init__(self, transaction: Transaction) -> None:
-        self.transaction = transaction
-        self.batch: list[_Write] = []
+    def __init__(self) -> None:
+        self.writes: list[Transaction] = []
+        self.answers: Sequence[Exception | None] = ()
         self.failure: BaseException | None = None
-        self.is_done = False
-        self.error: Exception | None = None
+        self.ended = threading.Event()
 
 
 class SqlStore(KVStore, Generic[C]):
     """A `KVStore` in an SQL database.
 
-    A back-end implements `_get_many`, `_page`, `_connect`, `_commit` and `_named`. If the thread that leads a batch is
-    interrupted, the other threads of the batch get `OutcomeUnknown`.
+    A back-end implements `_get_many`, `_page`, `_connect`, `_commit` and `_named`. If the thread that commits a batch
+    is interrupted, the other threads of the batch get `OutcomeUnknown`.
     """
 
     def __init__(self, name: str, limits: KVLimits, *, page_size: int) -> None:
         super().__init__(name, limits, page_size=page_size)
         self._idle: list[C] = []  # each append and pop is one step for all threads
-        self._queue: list[_Write] = []
-        self._leader: _Write | None = None
-        self._changed = threading.Condition()
+        self._batch = _Batch()  # that writes join
+        self._joining = threading.Lock()
+        self._committing = threading.Lock()
 
     # ---- for a back-end to implement
 
@@ -84,10 +79,7 @@ class SqlStore(KVStore, Generic[C]):
     def _named(self, error: BaseException, operation: str, connection: C | None) -> CompactlibError | None:
         """Return the library's error for an exception of the database; `None` for any other exception.
 
-        Args:
-            error: raised by the use of a connection, or by `_connect`.
-            operation: the name of the operation in the error.
-            connection: the connection in use; `None` if `_connect` failed.
+        `connection` is `None` if `_connect` failed.
         """
         raise NotImplementedError("a store in an SQL database names its errors")
 
@@ -137,56 +129,41 @@ class SqlStore(KVStore, Generic[C]):
     # ---- writes that share a commit
 
     def _transact(self, conditions: Conditions, changes: Changes) -> None:
-        mine = _Write((conditions, changes))
+        batch, place = self._batch, -1
         try:
             try:
-                if self._leads(mine):
-                    self._lead(mine)
+                with self._joining:
+                    batch, place = self._batch, len(self._batch.writes)
+                    batch.writes.append((conditions, changes))
+                if place:
+                    batch.ended.wait()
+                else:
+                    self._lead(batch)
             finally:
-                self._end(mine)
+                if not place:
+                    self._end(batch)
         finally:
-            self._end(mine)  # again, after an interrupt of the first call, since other threads wait
-        if mine.error is not None:
-            raise mine.error
+            if not place:
+                self._end(batch)  # again, after an interrupt of the first call, since other threads wait
+        error = batch.answers[place] if batch.answers else _for_another(batch.failure)
+        if error is not None:
+            raise error
 
-    def _leads(self, mine: _Write) -> bool:
-        with self._changed:
-            self._queue.append(mine)
-            while self._leader is not None and not mine.is_done:
-                self._changed.wait()
-            if mine.is_done:
-                return False
-            self._leader = mine
-            mine.batch, self._queue = self._queue, []
-            return True
-
-    def _lead(self, mine: _Write) -> None:
+    def _lead(self, batch: _Batch) -> None:
         try:
-            answers = self._commit([write.transaction for write in mine.batch])
-            for write, error in zip(mine.batch, answers, strict=True):
-                write.error = error
-                write.is_done = True
-        except Exception as error:
-            mine.failure = mine.error = error
-            mine.is_done = True
-        except BaseException as interrupt:
-            mine.failure = interrupt
+            with self._committing:
+                with self._joining:
+                    self._batch = _Batch()
+                batch.answers = self._commit(batch.writes)
+        except BaseException as error:
+            batch.failure = error
             raise
 
-    def _end(self, mine: _Write) -> None:
-        """Set the outcome of each write of the batch, and let another thread lead. Idempotent."""
-        if self._leader is not mine and mine.is_done:
-            return
-        with self._changed:
-            if mine in self._queue:
-                self._queue.remove(mine)
-            for write in mine.batch:
-                if not write.is_done:
-                    write.error = _for_another(mine.failure)
-                    write.is_done = True
-            if self._leader is mine:
-                self._changed.notify_all()
-                self._leader = None
+    def _end(self, batch: _Batch) -> None:
+        with self._joining:
+            if self._batch is batch:
+                self._batch = _Batch()
+        batch.ended.set()
 
 
 def _for_another(error: BaseException | None) -> Exception:
@@ -194,4 +171,4 @@ def _for_another(error: BaseException | None) -> Exception:
     if isinstance(error, CompactlibError):
         return copy.copy(error)
     return OutcomeUnknown(operation="write", path="the store", detail=f"the thread that carried it out together with "
-                          f"its own ended in {type(error).__name__}: {error}")
+                          f"its own ended in {error!r}")

@@ -33,7 +33,7 @@ from compactlib.errors import (
     Unsupported,
 )
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import Files, LocalFiles, StrPath, local_path, sync_names
+from compactlib.files.disk import Files, LocalFiles, StrPath, local_path, look_at, sync_names
 from compactlib.kv.errors import (
     ConnectFailed,
     DamagedStore,
@@ -167,11 +167,6 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
                 yield found
 
     def place(self) -> str:
-        """Return the file's inode and, if the file system has it, its time of creation.
-
-        A copy has other values. A renamed file, a file mounted elsewhere, and a snapshot of a whole volume have equal
-        values.
-        """
         self._require_open()
         self._require_in_place("place")
         return _place_of(self._path)
@@ -277,7 +272,6 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
     # -- writing
 
     def _commit(self, batch: Sequence[Transaction]) -> list[Exception | None]:
-        """Carry out a batch in one SQLite transaction; return for each item its failed condition or `None`."""
         if self._read_only:
             raise ReadOnly(operation="write", path=self._path, errno=errno.EROFS)
         with self._lent("write") as connection:
@@ -366,8 +360,7 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
                 ready = _is_ready(connection, self._path)
                 connection.execute("COMMIT")
                 if not ready and not create:
-                    raise NotAStore(f"{self._path} is an SQLite database without a key-value store; check the path",
-                                    path=self._path)
+                    raise NotAStore(f"{self._path} is an SQLite database without a key-value store; check the path")
                 if not self._read_only:
                     self._switch_to_wal(connection)
                 if ready:
@@ -383,7 +376,7 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
                 if file.read(16) == b"SQLite format 3\0":
                     raise
             raise NotAStore(f"{self._path} is not an SQLite database; name another file, or restore it if it once was "
-                            f"a store", path=self._path) from error
+                            f"a store") from error
 
     def _switch_to_wal(self, connection: sqlite3.Connection) -> None:
         waited = 0.0
@@ -426,7 +419,7 @@ def _is_ready(connection: sqlite3.Connection, path: str) -> bool:
     tables, = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if application or version or tables:
         raise NotAStore(f"{path} is an SQLite database with {tables} tables and indexes and application id "
-                        f"{application:#x}, not a key-value store ({_APPLICATION_ID:#x}); name another file", path=path)
+                        f"{application:#x}, not a key-value store ({_APPLICATION_ID:#x}); name another file")
     return False
 
 
@@ -468,26 +461,18 @@ def _require_file(path: str, files: Files | None) -> None:
     # SQLite takes a file that is shorter than its header for an empty database.
     if 0 < size < _FILE_HEADER_BYTES or (not size and files is None):
         raise NotAStore(f"{path} has {size} bytes, so there is no key-value store in it; check the path, restore the "
-                        f"file from a copy, or open it with create=True to begin anew", path=path)
-
-
-def _seen(path: str) -> os.stat_result | None:
-    """Return the status of a file; `None` if it is absent."""
-    try:
-        return os.stat(path)
-    except OSError:
-        return None
+                        f"file from a copy, or open it with create=True to begin anew")
 
 
 def _identity_of(path: str) -> tuple[int, int] | None:
     """Return device and inode of a file; `None` if it is absent."""
-    found = _seen(path)
+    found = look_at(path)
     return found and (found.st_dev, found.st_ino)
 
 
 def _version_of(path: str) -> tuple[int, int] | None:
     """Return size and time of change of a file; `None` if it is absent."""
-    found = _seen(path)
+    found = look_at(path)
     return found and (found.st_size, found.st_mtime_ns)
 
 

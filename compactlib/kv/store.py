@@ -40,9 +40,6 @@ class Exists(enum.Enum):
 
     EXISTS = "exists"
 
-    def __repr__(self) -> str:
-        return "EXISTS"
-
 
 EXISTS: Final = Exists.EXISTS
 """The predicate of a key with any value. Its opposite is `None`: the key must not exist."""
@@ -199,11 +196,7 @@ class KVStore(Handle):
 
         Raises:
             PredicateFailed: the key is in another state; nothing was removed.
-            InvalidInput: the predicate is `None`.
         """
-        if predicate is None:
-            raise InvalidInput("a delete was given the predicate None (the key must not exist), so there is nothing to "
-                               "delete; give EXISTS, or the predicate that get() found")
         self.transact({(partition, key): predicate}, {(partition, key): None})
 
     # ---- many keys
@@ -266,12 +259,12 @@ class KVStore(Handle):
         changed = self.checked(changes)
         count, most = len(held) + len(changed), self._limits.max_transact
         if count > most and not (len(changed) == 1 and held.keys() == changed.keys()):
-            raise TooLarge(what="request", size=count, limit=most)
+            raise TooLarge(f"a request of {count} conditions and changes", limit=most)
         most_bytes = self._limits.max_transact_bytes
         if most_bytes is not None:
             size = sum(map(part_bytes, held)) + sum(part_bytes(*change) for change in changed.items())
             if size > most_bytes:
-                raise TooLarge(what="transaction", size=size, limit=most_bytes)
+                raise TooLarge(f"a transaction of {size} bytes", limit=most_bytes)
         # Before any lock, which a thread of the parent may hold in a forked child.
         self._require_open()
         if count:
@@ -303,7 +296,7 @@ def _checked_name(what: str, name: bytes, limit: int) -> bytes:
 def _within(what: str, value: bytes, limit: int) -> bytes:
     data = own_bytes(value)
     if len(data) > limit:
-        raise TooLarge(what=what, size=len(data), limit=limit)
+        raise TooLarge(f"a {what} of {len(data)} bytes", limit=limit)
     return data
 
 

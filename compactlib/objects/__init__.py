@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from compactlib.objects.memory import MemoryObjects as MemoryObjects
     from compactlib.objects.remote import RemoteObjects as RemoteObjects
     from compactlib.objects.store import (
-        MAX_KEY_CHARS as MAX_KEY_CHARS,
-        MAX_SEGMENT_CHARS as MAX_SEGMENT_CHARS,
         Digest as Digest,
         ObjectInfo as ObjectInfo,
         ObjectRef as ObjectRef,
@@ -48,6 +46,5 @@ else:
         "compactlib.objects.local": "LocalObjects is_local_objects",
         "compactlib.objects.memory": "MemoryObjects",
         "compactlib.objects.remote": "RemoteObjects",
-        "compactlib.objects.store": "MAX_KEY_CHARS MAX_SEGMENT_CHARS Digest ObjectInfo ObjectRef ObjectStore "
-                                    "check_prefix read_checked",
+        "compactlib.objects.store": "Digest ObjectInfo ObjectRef ObjectStore check_prefix read_checked",
     })

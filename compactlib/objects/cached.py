@@ -105,8 +105,8 @@ class CachedObjects(ObjectStore):
     def info(self, key: str) -> ObjectInfo:
         return self._store.info(key)
 
-    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
-        return self._store.list(prefix, after=after)
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        return self._store.list(prefix)
 
     def _delete(self, keys: Sequence[str]) -> None:
         try:

@@ -7,15 +7,7 @@ from compactlib.errors import CompactlibError, Conflict, CorruptData, InvalidInp
 
 
 class BadKey(InvalidInput):
-    """The key is not valid in every store. See `check_key` of `compactlib.objects.store`.
-
-    Attributes:
-        key: the invalid key.
-    """
-
-    def __init__(self, message: str, *, key: str) -> None:
-        super().__init__(message)
-        self.key = key
+    """The key is not valid in every store. See `check_key` of `compactlib.objects.store`."""
 
 
 class ObjectNotFound(NotFound):
@@ -47,17 +39,7 @@ class BadDigest(CorruptData):
 
 
 class ConditionsIgnored(Unsupported):
-    """The store ignores the condition of a create, and overwrites. Use a store with conditional writes.
-
-    Attributes:
-        store: its name.
-    """
-
-    def __init__(self, *, store: str) -> None:
-        super().__init__(f"{store} overwrote an object that it was asked to create only if there was none: it ignores "
-                         f"conditional writes (If-None-Match), so two writers could destroy each other's objects; use "
-                         f"a store that honours them, or open it with conditions='unchecked' for a single writer")
-        self.store = store
+    """The store ignores the condition of a create, and overwrites. Use a store with conditional writes."""
 
 
 class ObjectStoreFailed(CompactlibError):

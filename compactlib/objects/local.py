@@ -45,10 +45,13 @@ class LocalObjects(ObjectStore):
     An existing name may not be durable: its process may have been killed before the sync, or may not have synced yet.
     So this store syncs each folder when it first reads it, and before a create raises `ObjectExists`.
 
-    The folder is the store's alone: it must not contain links, pipes or devices.
+    If the disk refuses a create (`StorageError`), the object does not exist, unless only the last sync was refused:
+    then the same create raises `ObjectExists` after its sync has succeeded.
+
+    The folder is the store's alone: it must not contain links, pipes or devices. Deletes keep its folders.
 
     Args:
-        folder: created if absent.
+        folder: created if absent; its parent exists.
         files: the disk.
         create: whether the store may be created. If not, a folder without an `.incoming` does not change.
 
@@ -66,7 +69,11 @@ class LocalObjects(ObjectStore):
         if not create and not is_local_objects(self._folder):
             raise NotFound(f"{self._folder} holds no objects: there is no folder {_INCOMING!r} in it; check the path, "
                            f"or open it with create=True to make a store there")
-        self._make_store()
+        make_missing_folder(self._files, self._folder)
+        with contextlib.suppress(ReadOnly):
+            # The creator of an existing folder may have been killed before the sync of its name.
+            sync_names(self._files, self._folder)
+        make_missing_folder(self._files, self._incoming)
 
     @property
     def folder(self) -> str:
@@ -74,12 +81,6 @@ class LocalObjects(ObjectStore):
         return self._folder
 
     def _create(self, key: str, data: bytes | memoryview) -> None:
-        """Sync the file, and its folder.
-
-        Raises:
-            StorageError: the disk refused; `DiskFull` if it is full. The object does not exist, unless only the last
-                sync was refused: then the same create raises `ObjectExists` after its sync has succeeded.
-        """
         path = self._path(key)
         if os.path.lexists(path):
             raise self._taken(key, path)
@@ -106,26 +107,12 @@ class LocalObjects(ObjectStore):
     def _taken(self, key: str, path: str) -> ObjectExists | BadKey:
         """Return the error for an existing name, after a sync of it."""
         if os.path.isdir(path):
-            return BadKey(f"{key!r} is the beginning of other keys here; a folder cannot hold both", key=key)
+            return BadKey(f"{key!r} is the beginning of other keys here; a folder cannot hold both")
         self._settle(os.path.dirname(path), key)
         self._sync(os.path.dirname(path))
         return ObjectExists(key=key)
 
     # --- folders
-
-    def _make_store(self) -> None:
-        """Create the store's folder and its missing parents, each name durable before the next."""
-        missing, path = [], self._folder
-        while not os.path.isdir(path):
-            missing.append(path)
-            path = os.path.dirname(path)
-        with contextlib.suppress(ReadOnly):
-            # The creator of an existing folder may have been killed before the sync of its name.
-            sync_names(self._files, path)
-        for folder in reversed(missing):
-            make_missing_folder(self._files, folder)
-            self._files.sync_folder(os.path.dirname(folder))
-        make_missing_folder(self._files, self._incoming)
 
     def _settle(self, folder: str, key: str) -> None:
         """Create a folder if it is missing; sync its name and all names in it once, before a call depends on them.
@@ -144,8 +131,8 @@ class LocalObjects(ObjectStore):
                 except StorageError as error:
                     if error.errno != errno.EEXIST:
                         raise
-                    raise BadKey(f"the key {key!r} continues the key of an object here; a folder cannot hold both",
-                                 key=key) from error
+                    raise BadKey(f"the key {key!r} continues the key of an object here; a folder cannot hold "
+                                 f"both") from error
             self._files.sync_folder(above)
         self._sync(folder)
         if len(self._settled) >= _MAX_REMEMBERED:
@@ -192,11 +179,7 @@ class LocalObjects(ObjectStore):
         self._settle_for_reading(os.path.dirname(path))
         return ObjectInfo(key, status.st_size, status.st_mtime)
 
-    def _list(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
-        """Read only folders that can hold such keys."""
-        return self._walk("", prefix, after)
-
-    def _walk(self, above: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
+    def _list(self, prefix: str, above: str = "") -> Iterator[ObjectInfo]:
         folder = os.path.join(self._folder, above)
         try:
             entries = list(os.scandir(folder))
@@ -213,9 +196,9 @@ class LocalObjects(ObjectStore):
         for name, entry in named:
             key = above + name
             if name[-1] == "/":
-                if (key.startswith(prefix) or prefix.startswith(key)) and (key > after or after.startswith(key)):
-                    yield from self._walk(key, prefix, after)
-            elif key.startswith(prefix) and key > after:
+                if key.startswith(prefix) or prefix.startswith(key):
+                    yield from self._list(prefix, key)
+            elif key.startswith(prefix):
                 status = look_at(entry.path)
                 if status is not None and stat.S_ISREG(status.st_mode):
                     yield ObjectInfo(key, status.st_size, status.st_mtime)
@@ -223,7 +206,6 @@ class LocalObjects(ObjectStore):
     # --- removing
 
     def _delete(self, keys: Sequence[str]) -> None:
-        """Sync each folder once, also if another process removed the objects; folders stay."""
         paths = [self._path(key) for key in keys]
         for path in filter(os.path.isfile, paths):
             try:

@@ -37,11 +37,11 @@ class MemoryObjects(ObjectStore):
         data, modified_at = self._found(key)
         return ObjectInfo(key, len(data), modified_at)
 
-    def _list(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
+    def _list(self, prefix: str) -> Iterator[ObjectInfo]:
         # The objects at the call.
         with self._lock:
             found = [ObjectInfo(key, len(data), modified_at) for key, (data, modified_at) in self._objects.items()
-                     if key.startswith(prefix) and key > after]
+                     if key.startswith(prefix)]
         return iter(sorted(found, key=lambda info: info.key))
 
     def _delete(self, keys: Sequence[str]) -> None:

@@ -7,19 +7,14 @@ import contextlib
 import uuid
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
-from compactlib._arguments import require_one_of
 from compactlib.errors import MissingDependency
 from compactlib.objects.errors import AccessDenied, ConditionsIgnored, ObjectExists, ObjectNotFound, ObjectStoreFailed
 from compactlib.objects.store import ObjectInfo, ObjectStore
 
 if TYPE_CHECKING:
     import obstore.store
-
-Conditions: TypeAlias = Literal["probe", "trusted", "unchecked"]
-"""Whether the store has conditional writes: `"probe"` tests it on opening, `"trusted"` assumes it, `"unchecked"` reads
-before each create instead, which is safe only with a single writer."""
 
 _PROBE = "compactlib-probe"
 _MAX_DELETES = 1000  # S3's limit of a request
@@ -33,12 +28,15 @@ class RemoteObjects(ObjectStore):
 
     Not over `obstore.store.LocalStore`, which does not sync; use `LocalObjects`.
 
+    A create is one request, at most 5 GB in S3. One without an answer (`ObjectStoreFailed`) may have happened: `info`
+    shows it; if the client library repeats it, the result may also be `ObjectExists`. A delete of a thousand keys is
+    one request to S3, and one for each key to other stores.
+
     Opening tests whether the store has conditional writes: some servers with S3's protocol ignore the condition and
-    overwrite. The test creates an object twice under a new name, and deletes it.
+    overwrite. The test creates an object twice under a new name, and deletes it if the credentials may delete.
 
     Args:
         store: a store of obstore, configured with bucket, credentials, retries and time-outs.
-        conditions: see `Conditions`.
 
     Raises:
         ConditionsIgnored: the store ignores the condition of a create.
@@ -47,8 +45,7 @@ class RemoteObjects(ObjectStore):
         MissingDependency: obstore is not installed.
     """
 
-    def __init__(self, store: obstore.store.ObjectStore, *, conditions: Conditions = "probe") -> None:
-        require_one_of("conditions", conditions, Conditions)
+    def __init__(self, store: obstore.store.ObjectStore) -> None:
         try:
             import obstore
             from obstore import exceptions
@@ -57,44 +54,28 @@ class RemoteObjects(ObjectStore):
         self._client = obstore
         self._exceptions = exceptions
         self._store = store
-        self._conditions = conditions
         super().__init__(repr(self))
-        if conditions == "probe":
-            self._probe(f"{_PROBE}/{uuid.uuid4().hex}")
-
-    def _probe(self, key: str) -> None:
-        honoured = False
+        key = f"{_PROBE}/{uuid.uuid4().hex}"
         try:
             # The name is new, so the object is of this test, if the client library repeated a request.
             with contextlib.suppress(ObjectExists):
                 self.create(key, b"first")
-            try:
+            with contextlib.suppress(ObjectExists):
                 self.create(key, b"second")
-            except ObjectExists:
-                honoured = True
+                raise ConditionsIgnored(
+                    f"{store!r} overwrote an object that it was asked to create only if there was none: it ignores "
+                    f"conditional writes (If-None-Match), so two writers could destroy each other's objects; use a "
+                    f"store that honours them")
         finally:
-            # The first error says more than a failure to delete the object.
-            with contextlib.nullcontext() if honoured else contextlib.suppress(ObjectStoreFailed):
+            # A store that denies deletes keeps it, and no listing shows it.
+            with contextlib.suppress(ObjectStoreFailed):
                 self.delete([key])
-        if not honoured:
-            raise ConditionsIgnored(store=repr(self._store))
 
     def _create(self, key: str, data: bytes | memoryview) -> None:
-        """Send one request, so at most the store's limit of a request (5 GB in S3).
-
-        A create without an answer (`ObjectStoreFailed`) may have happened: `info` shows it. If the client library
-        repeats it, the result may also be `ObjectExists`. Before `ObjectExists`, a second request has read the object's
-        size: a visible object of such a store is durable.
-        """
-        if self._conditions == "unchecked":
-            with contextlib.suppress(ObjectNotFound):
-                self._info(key)
-                raise ObjectExists(key=key)
         try:
             with self._named("create", key):
                 # One request, since not all stores have conditions for uploads in parts.
-                self._client.put(self._store, key, data, use_multipart=False,
-                                 mode="overwrite" if self._conditions == "unchecked" else "create")
+                self._client.put(self._store, key, data, use_multipart=False, mode="create")
         except ObjectExists:
             try:
                 # A store also refuses during another create or delete, which may leave no object.
@@ -105,14 +86,12 @@ class RemoteObjects(ObjectStore):
             raise
 
     def _read(self, key: str, start: int, stop: int | None) -> bytes:
-        """Send one request; two or three if the range begins beyond the end, or the server does not treat a range of
-        all bytes as a range.
-        """
         if stop is None:
             with self._named("get", key):
                 return bytes(self._client.get(self._store, key).bytes())
         stop = min(stop, _FARTHEST)
         if start < stop:
+            # It fails beyond the end, or if the server does not treat a range of all bytes as a range.
             with contextlib.suppress(ObjectStoreFailed):
                 return self._range(key, start, stop)
         size = self._info(key).size_bytes
@@ -130,13 +109,12 @@ class RemoteObjects(ObjectStore):
             found = self._client.head(self._store, key)
         return ObjectInfo(key, found["size"], found["last_modified"].timestamp())
 
-    def _list(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
-        """Request pages of a thousand as needed."""
+    def _list(self, prefix: str) -> Iterator[ObjectInfo]:
         # obstore takes whole segments as a prefix; the rest of the prefix is compared here.
         folder = prefix[:prefix.rfind("/") + 1]
         before = ""
         with self._named("list", prefix):
-            pages = self._client.list(self._store, folder or None, offset=after or None, chunk_size=_PAGE)
+            pages = self._client.list(self._store, folder or None, chunk_size=_PAGE)
         while True:
             with self._named("list", prefix):
                 page = next(pages, None)
@@ -152,13 +130,10 @@ class RemoteObjects(ObjectStore):
                     if key > prefix:
                         # After all keys with the prefix.
                         return
-                elif key > after and not key.startswith(_PROBE + "/"):
+                elif not key.startswith(_PROBE + "/"):
                     yield ObjectInfo(key, found["size"], found["last_modified"].timestamp())
 
     def _delete(self, keys: Sequence[str]) -> None:
-        """Send a request for a thousand keys to S3; for other stores the client library sends one for each, several at
-        a time.
-        """
         waiting = iter(keys)
         while part := list(islice(waiting, _MAX_DELETES)):
             if len(part) > 1:
@@ -189,7 +164,7 @@ class RemoteObjects(ObjectStore):
             raise ObjectStoreFailed(operation=operation, key=key, detail=_first_line(error)) from error
 
     def __repr__(self) -> str:
-        return f"RemoteObjects({self._store!r}, conditions={self._conditions!r})"
+        return f"RemoteObjects({self._store!r})"
 
 
 def _first_line(error: BaseException) -> str:

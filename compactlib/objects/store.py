@@ -127,7 +127,7 @@ class ObjectStore(Handle):
         """Carry out `info`."""
         raise NotImplementedError("an object store reads sizes")
 
-    def _list(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
+    def _list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Carry out `list`."""
         raise NotImplementedError("an object store lists objects")
 
@@ -178,8 +178,8 @@ class ObjectStore(Handle):
         self._check(key)
         return self._info(key)
 
-    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
-        """Yield the objects with this prefix and a key above `after`, ascending by key.
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Yield the objects with this prefix, ascending by key.
 
         Each object once, except that objects created or deleted during the listing may be missing.
 
@@ -188,7 +188,7 @@ class ObjectStore(Handle):
         """
         self._require_open()
         check_prefix(prefix)
-        return self._list(prefix, after)
+        return self._list(prefix)
 
     def delete(self, keys: Iterable[str]) -> None:
         """Remove any number of objects, not in one step; an absent object is no error.
@@ -196,11 +196,8 @@ class ObjectStore(Handle):
         Raises:
             ObjectStoreFailed: some may be removed; call again.
             BadKey: a key is invalid; nothing was removed.
-            InvalidInput: `keys` is one text, whose letters would be taken for keys.
         """
         self._require_open()
-        if isinstance(keys, str):
-            raise InvalidInput(f"keys is {keys!r:.100}; give a list of keys")
         wanted = [*keys]
         for key in wanted:
             check_key(key)
@@ -240,11 +237,11 @@ def check_key(key: str) -> None:
         BadKey: the key has other characters, or is too long.
     """
     if not 1 <= len(key) <= MAX_KEY_CHARS:
-        raise BadKey(f"a key has 1 to {MAX_KEY_CHARS} characters, found {len(key)}: {key[:100]!r}", key=key)
+        raise BadKey(f"a key has 1 to {MAX_KEY_CHARS} characters, found {len(key)}: {key[:100]!r}")
     for segment in key.split("/"):
         if not _SEGMENT.fullmatch(segment) or len(segment) > MAX_SEGMENT_CHARS:
             raise BadKey(f"the part {segment!r} of key {key!r} is not 1 to {MAX_SEGMENT_CHARS} letters, digits or any "
-                         f"of '._=+@,-' that do not begin with a dot", key=key)
+                         f"of '._=+@,-' that do not begin with a dot")
 
 
 def check_prefix(prefix: str) -> None:

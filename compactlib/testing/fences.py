@@ -106,8 +106,7 @@ class FenceConformance(ConformanceKit):
     def test_names_tokens_and_values_have_bounds(self, tmp_path: Path) -> None:
         """Names of 1000 bytes, tokens of 64 bits, values of 256 KiB; not one byte more.
 
-        To do: check names and tokens first, with the checks of compactlib.fences.fence. Use a column of 64
-        bits without sign, or text, and room for MAX_VALUE_BYTES.
+        To do: use a column of 64 bits without sign, or text, and room for MAX_VALUE_BYTES.
         """
         fence = self.make_fence(tmp_path)
         resource, value = "ü" * 500, b"v" * MAX_VALUE_BYTES

@@ -279,8 +279,8 @@ class ObjectsInFront(ObjectStore):
     def info(self, key: str) -> ObjectInfo:
         return self._request("info", key, lambda: self._store.info(key))
 
-    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
-        return iter(self._request("list", prefix, lambda: list(self._store.list(prefix, after=after))))
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        return iter(self._request("list", prefix, lambda: list(self._store.list(prefix))))
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:  # each object is a request

@@ -143,7 +143,6 @@ class KVStoreConformance(ConformanceKit):
                     error_from(kind, call, partition, key, case=(name, partition[:10], key[:10]))
             error_from(InvalidInput, store.scan, b"", case="scan")
             error_from(InvalidInput, lambda: store.scan(P, page_size=0), case="pages of 0 entries")
-            error_from(InvalidInput, store.delete_if, P, b"k", None, case="delete_if with the predicate None")
             if limits.max_transact <= _LARGEST_BATCH:
                 changes = {(P, b"%d" % number): b"" for number in range(limits.max_transact)}
                 error_from(TooLarge, store.transact, {(P, b"a"): None}, changes, case="one too many")

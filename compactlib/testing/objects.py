@@ -9,8 +9,6 @@ from pathlib import Path
 
 from compactlib.errors import Closed, InvalidInput
 from compactlib.objects import (
-    MAX_KEY_CHARS,
-    MAX_SEGMENT_CHARS,
     BadDigest,
     BadKey,
     Digest,
@@ -20,6 +18,7 @@ from compactlib.objects import (
     ObjectStore,
     read_checked,
 )
+from compactlib.objects.store import MAX_KEY_CHARS, MAX_SEGMENT_CHARS
 from compactlib.testing.promises import ConformanceKit, Mismatch, error_from, same
 from compactlib.testing.stand_ins import in_threads
 
@@ -35,11 +34,9 @@ class ObjectStoreConformance(ConformanceKit):
     """Inherit in a test class and override `make_store`; pytest finds the tests.
 
     Attributes:
-        creators: the number of threads that race to create a key; 1 for a store that allows one writer.
         large_bytes: size of the largest object.
     """
 
-    creators: int = 8
     large_bytes: int = 3_000_000
 
     def make_store(self, folder: Path) -> ObjectStore:
@@ -78,7 +75,7 @@ class ObjectStoreConformance(ConformanceKit):
         the object is deleted.
 
         To do: create with a condition of the backend (`If-None-Match: *`, O_EXCL, link); a check before the write is a
-        race. If the backend has no condition, set creators=1 and let one process write.
+        race.
         """
         def create(number: int) -> bytes:
             try:
@@ -95,7 +92,7 @@ class ObjectStoreConformance(ConformanceKit):
             store.delete(["a"])
             store.create("a", b"third")
             same(store.get("a"), b"third")
-            answers = in_threads(self.creators, create)
+            answers = in_threads(8, create)
             same([answer for answer in answers if answer != b"too late"], [store.get("contested/key")])
 
     def test_absent_object_is_named(self, tmp_path: Path) -> None:
@@ -115,11 +112,11 @@ class ObjectStoreConformance(ConformanceKit):
             same(store.get("a/b"), b"data")
             same([info.key for info in store.list()], ["a/b"])
 
-    def test_listing_ascends_and_begins_after_a_key(self, tmp_path: Path) -> None:
-        """A listing ascends by the keys' bytes, with any prefix, after any key; each entry equals `info`.
+    def test_listing_ascends(self, tmp_path: Path) -> None:
+        """A listing ascends by the keys' bytes, with any prefix; each entry equals `info`.
 
-        To do: sort whole keys, not folder by folder: `a-b` is before `a/b`. `after` need not be a key that exists.
-        Take the times of `list` and `info` from the same field, in seconds since the epoch.
+        To do: sort whole keys, not folder by folder: `a-b` is before `a/b`. Take the times of `list` and `info` from
+        the same field, in seconds since the epoch.
         """
         with self.make_store(tmp_path / "store") as store:
             for key in random.Random(3).sample(_SORTED, len(_SORTED)):
@@ -129,9 +126,8 @@ class ObjectStoreConformance(ConformanceKit):
             same(infos, [store.info(key) for key in _SORTED])
             assert min(info.modified_at for info in infos) > 0, infos
             for prefix in ("", "a", "a/", "a/b", "a/b.", "a/b.d/", "a=1/", "b", "c", "ba/x", "ba/xy"):
-                for after in ("", "a", "a-b", "a/", "a/b", "a/b.d", "a/zz", "b", "zz"):
-                    expected = [key for key in _SORTED if key.startswith(prefix) and key > after]
-                    same([info.key for info in store.list(prefix, after=after)], expected, case=(prefix, after))
+                expected = [key for key in _SORTED if key.startswith(prefix)]
+                same([info.key for info in store.list(prefix)], expected, case=prefix)
 
     def test_key_is_refused_if_some_store_cannot_store_it(self, tmp_path: Path) -> None:
         """A key with another meaning in some store raises `BadKey`.
@@ -184,7 +180,6 @@ class ObjectStoreConformance(ConformanceKit):
             for key in [*named, "a/kept"]:
                 store.create(key, b"data")
             error_from(BadKey, store.delete, [named[0], "../" + named[1]])
-            error_from(InvalidInput, store.delete, "b")
             same(len(list(store.list())), 7, case="after calls that were refused")
             for _ in range(2):
                 store.delete([named[0], "a/absent", "no/such/folder", *named[1:]])

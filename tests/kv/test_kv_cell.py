@@ -21,18 +21,8 @@ from compactlib.testing.stand_ins import in_threads
 P, K, OTHER = b"p", b"k", b"other"
 
 
-class Words:
-    """A codec of text."""
-
-    def encode(self, value: str) -> bytes:
-        return value.encode()
-
-    def decode(self, data: bytes, place: str) -> str:
-        return data.decode()
-
-
 def cell_over(store: KVStore, seed: int = 0, key: bytes = K, tries: int = 100) -> Cell[str]:
-    return Cell(store, P, key, Words(), clock=ManualClock(0.0), rng=random.Random(seed), retries=Retries(tries=tries))
+    return Cell(store, P, key, str, clock=ManualClock(0.0), rng=random.Random(seed), retries=Retries(tries=tries))
 
 
 def with_word(word: str) -> Callable[[str | None], str]:
@@ -61,7 +51,7 @@ def test_no_change_of_many_threads_is_lost() -> None:
     store = MemoryStore()
 
     def work(number: int) -> None:
-        cell: Cell[str] = Cell(store, P, K, Words(), rng=random.Random(number), retries=Retries(tries=10_000))
+        cell: Cell[str] = Cell(store, P, K, str, rng=random.Random(number), retries=Retries(tries=10_000))
         for _ in range(25):
             cell.update(with_word("x"))
 
@@ -290,8 +280,8 @@ def test_a_state_is_a_condition() -> None:
     there = cell.state()
     assert (absent.value, there.value) == (None, "a")
     with pytest.raises(PredicateFailed):
-        store.transact(absent.condition, {(OTHER, K): b"v"})
-    store.transact(there.condition, {(OTHER, K): b"v"})
+        store.transact(absent.conditions, {(OTHER, K): b"v"})
+    store.transact(there.conditions, {(OTHER, K): b"v"})
 
 
 # ---- bounds
@@ -308,7 +298,7 @@ def test_tries_and_waits_are_bounded() -> None:
                 raise SlowDown(operation="set_if", detail="a test")
             raise PredicateFailed(partition=P, key=K)
 
-        cell: Cell[str] = Cell(StoreInFront(MemoryStore(), step), P, K, Words(), clock=clock, rng=random.Random(1),
+        cell: Cell[str] = Cell(StoreInFront(MemoryStore(), step), P, K, str, clock=clock, rng=random.Random(1),
                                retries=Retries(tries=5, first_seconds=1.0, longest_seconds=4.0))
         return outcome_of(lambda: cell.update(with_word("a")))
 

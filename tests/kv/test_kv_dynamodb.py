@@ -79,9 +79,8 @@ def test_the_largest_item_is_taken_and_a_larger_one_is_named(store: DynamoStore)
     store.set(partition, key, largest)
     assert store.get(partition, key).value == largest
     for value in (largest + b"x", bytes(1 << 20)):
-        with pytest.raises(TooLarge) as raised:
+        with pytest.raises(TooLarge, match=f"a value of .* at most {len(largest)}"):
             store.set(P, b"k", value)
-        assert (raised.value.what, raised.value.limit) == ("value", len(largest))
 
 
 def test_the_largest_transactions(store: DynamoStore) -> None:

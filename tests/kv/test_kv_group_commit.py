@@ -57,7 +57,7 @@ class Submitter(threading.Thread):
 
 def gathered(group: Ledger, count: int) -> None:
     """Wait until `count` writes are queued."""
-    while len(group._queue) < count:  # noqa: SLF001
+    while len(group._batch.writes) < count:  # noqa: SLF001
         threading.Event().wait(0.001)
 
 
@@ -145,7 +145,7 @@ def test_a_leader_interrupted_at_any_line_leaves_no_thread_hanging() -> None:
                 pass
             for count, item in enumerate((4, 6), start=1):
                 others.append(Submitter(ledger, item))
-                while len(ledger._queue) < count and not ended.is_set():  # noqa: SLF001
+                while len(ledger._batch.writes) < count and not ended.is_set():  # noqa: SLF001
                     ended.wait(0.0005)
             for _ in range(10):
                 ledger.gate.release()

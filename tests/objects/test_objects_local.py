@@ -20,9 +20,9 @@ from compactlib.objects import LocalObjects
 
 
 def test_an_object_is_a_file_that_any_tool_can_open(tmp_path: Path) -> None:
-    with LocalObjects(tmp_path / "deep" / "store") as store:
+    with LocalObjects(tmp_path / "store") as store:
         store.create("ranges/part-0", b"bytes")
-    assert (tmp_path / "deep" / "store" / "ranges" / "part-0").read_bytes() == b"bytes"
+    assert (tmp_path / "store" / "ranges" / "part-0").read_bytes() == b"bytes"
 
 
 def test_an_object_after_a_refused_sync_is_synced_before_a_read(tmp_path: Path) -> None:

@@ -66,5 +66,4 @@ def test_a_listing_of_a_prefix_requests_no_later_pages(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(obstore, "list", counted)
     assert [info.key for info in store.list("runs/a")] == ["runs/a", "runs/a1", "runs/a2"]
-    assert [info.key for info in store.list("runs/b1", after="runs/b1998")] == ["runs/b1999"]
-    assert len(pages) == 2
+    assert len(pages) == 1

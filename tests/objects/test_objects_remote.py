@@ -10,10 +10,9 @@ import obstore
 import pytest
 from obstore.store import MemoryStore
 
-from compactlib.errors import Closed, InvalidInput
+from compactlib.errors import Closed
 from compactlib.objects import (
     BadDigest,
-    ObjectExists,
     ObjectNotFound,
     ObjectStoreFailed,
     RemoteObjects,
@@ -58,12 +57,6 @@ def test_a_server_that_overwrites_is_found_out_on_opening(server: str, request: 
         RemoteObjects(bucket)
     # Nothing of the probe is left.
     assert [found for page in bucket.list() for found in page] == []
-    with RemoteObjects(bucket, conditions="unchecked") as store:
-        ref = store.create("a", b"1")
-        with pytest.raises(ObjectExists):
-            store.create("a", b"2")
-        assert read_checked(store, ref) == b"1"
-        assert [info.key for info in store.list()] == ["a"]
 
 
 def test_a_server_that_refuses_conditions_is_named() -> None:
@@ -89,15 +82,9 @@ def test_a_probe_whose_answer_is_lost_is_removed() -> None:
 
 def test_object_exists_is_raised_only_for_an_existing_object() -> None:
     """S3 answers 409 while another create or delete of the key is under way, which may leave nothing there."""
-    with hostile(Manner.CONFLICTS) as address:
-        with RemoteObjects(s3_servers.bucket(address, "hostile"), conditions="trusted") as store, \
-                pytest.raises(ObjectStoreFailed, match="another request"):
-            store.create("a", b"1")
-        with RemoteObjects(s3_servers.bucket(address, "hostile"), conditions="unchecked") as other:
-            other.create("a", b"2")
-        with RemoteObjects(s3_servers.bucket(address, "hostile"), conditions="trusted") as store, \
-                pytest.raises(ObjectExists):
-            store.create("a", b"1")
+    with hostile(Manner.CONFLICTS) as address, RemoteObjects(s3_servers.bucket(address, "hostile")) as store, \
+            pytest.raises(ObjectStoreFailed, match="another request"):
+        store.create("a", b"1")
 
 
 def test_bytes_that_changed_on_the_server_are_found_by_their_digest() -> None:
@@ -147,7 +134,7 @@ def test_the_probe_leaves_nothing_and_is_not_listed() -> None:
         assert [found for page in bucket.list() for found in page] == []
     # The leftover of a probe after a crash is no object.
     bucket.put("compactlib-probe/left", b"first")
-    with RemoteObjects(bucket, conditions="trusted") as store:
+    with RemoteObjects(bucket) as store:
         assert list(store.list()) == []
 
 
@@ -156,29 +143,20 @@ def test_listings_of_more_than_a_page_ascend() -> None:
     keys = [f"a/{number:04}" for number in range(2500)]
     for key in keys:
         bucket.put(key, b"")
-    with RemoteObjects(bucket, conditions="trusted") as store:
+    with RemoteObjects(bucket) as store:
         assert [info.key for info in store.list("a/")] == keys
-        assert [info.key for info in store.list(after="a/1998")] == keys[1999:]
 
 
 def test_a_server_that_is_away_is_named() -> None:
     away = s3_servers.bucket("http://127.0.0.1:1", "bucket")
     with pytest.raises(ObjectStoreFailed, match=r"create 'compactlib-probe/.*' failed"):
         RemoteObjects(away)
-    with RemoteObjects(away, conditions="trusted") as store, pytest.raises(ObjectStoreFailed) as raised:
-        store.get("a")
-    assert (raised.value.operation, raised.value.key) == ("get", "a")
 
 
 def test_a_bucket_that_does_not_exist_is_named() -> None:
     missing = s3_servers.bucket(servers.moto(), "no-such-bucket")
     with pytest.raises((ObjectStoreFailed, ObjectNotFound)):
         RemoteObjects(missing)
-
-
-def test_only_known_conditions_are_taken() -> None:
-    with pytest.raises(InvalidInput, match="probe, trusted, unchecked"):
-        RemoteObjects(MemoryStore(), conditions="maybe")  # type: ignore[arg-type]
 
 
 def test_a_fork_does_not_use_its_parent_s_client() -> None:

@@ -218,10 +218,10 @@ def test_a_repository_opens_while_its_object_store_is_away() -> None:
     class Away(MemoryObjects):
         is_away = True
 
-        def list(self, prefix: str = "", *, after: str = "") -> Any:
+        def list(self, prefix: str = "") -> Any:
             if self.is_away:
                 raise ObjectStoreFailed(operation="list", key=prefix, detail="nobody answers")
-            return super().list(prefix, after=after)
+            return super().list(prefix)
 
     objects = Away()
     world = InMemory(objects)

@@ -57,10 +57,10 @@ class UnsureObjects(MemoryObjects):
             self._raise(key)
         return super().get_range(key, start, length)
 
-    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         if self._fails():
             self._raise(prefix)
-        return super().list(prefix, after=after)
+        return super().list(prefix)
 
     def delete(self, keys: Iterable[str]) -> None:
         doomed = list(keys)

@@ -76,7 +76,7 @@ class LocalObjectsDriver(Driver[Writer]):
 
     def open(self, world: World, settings: None) -> Writer:
         count = world.kept["writers"] = world.kept.get("writers", 0) + 1
-        return Writer(LocalObjects(world.folder / "made" / "store", files=world.files), f"w{count}")
+        return Writer(LocalObjects(world.folder / "store", files=world.files), f"w{count}")
 
     def act(self, store: Writer, rng: Random, journal: Journal) -> None:
         kind = rng.choice(["offer", "offer", "create", "create", "delete many", "delete many", "delete"])
@@ -129,8 +129,7 @@ class LocalObjectsDriver(Driver[Writer]):
                 assert objects.get_range(key, cut, 7) == data[cut:cut + 7], f"a range of {key} is another one"
                 assert objects.info(key).size_bytes == len(data), key
         assert {info.key for info in objects.list()} == there
-        assert [info.key for info in objects.list("own/", after="own/deep/w1")] == sorted(
-            key for key in there if key.startswith("own/") and key > "own/deep/w1")
+        assert [info.key for info in objects.list("own/")] == sorted(key for key in there if key.startswith("own/"))
         objects.sweep(float("inf"))  # no other writer is running
         assert not leftovers_of(Path(objects.folder) / ".incoming"), "the sweep has left something"
 

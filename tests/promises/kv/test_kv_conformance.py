@@ -12,7 +12,6 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.codec import JsonCodec
 from compactlib.kv import Cell, Entries, KVEntry, KVStore, MemoryStore, SqliteStore
 from compactlib.kv.errors import TooLarge
 from compactlib.testing import KVStoreConformance
@@ -106,7 +105,7 @@ def test_store_of_single_writes_takes_conditional_writes() -> None:
     """A store without transactions of several keys compares and sets one key, also for a `Cell`."""
     store = MemoryStore(limits=attrs.evolve(MemoryStore().limits, max_transact=1))
     store.set_if(b"p", b"k", b"v", None)
-    cell: Cell[int] = Cell(store, b"p", b"c", JsonCodec(int))
+    cell: Cell[int] = Cell(store, b"p", b"c", int)
     assert cell.update(lambda _: 1).after == 1
     store.delete_if(b"p", b"k", store.get(b"p", b"k").predicate)
     assert [entry.key for entry in store.scan(b"p")] == [b"c"]

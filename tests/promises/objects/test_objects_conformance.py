@@ -37,16 +37,6 @@ class TestS3(ObjectStoreConformance):
         return RemoteObjects(s3_servers.new_bucket(servers.moto()))
 
 
-@pytest.mark.cluster
-class TestUnchecked(ObjectStoreConformance):
-    """For a single writer, a store that ignores conditions will do, if that is said."""
-
-    creators = 1
-
-    def make_store(self, folder: Path) -> ObjectStore:
-        return RemoteObjects(MemoryStore(), conditions="unchecked")
-
-
 def test_prefix_that_no_key_has_is_refused() -> None:
     with MemoryObjects() as store:
         for prefix in ("../", "a//", ".hidden", "a b"):

@@ -674,9 +674,9 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/test_promise_damaged_leftovers.py",),
         "A damaged row hides the sound rows before it."),
     Mistake(
-        "fence-damaged-record-for-good", "compactlib/fences/cell_fence.py",
-        'sound_entries(self._store, self._partition, damage, prefix=b"resource/")\n',
-        'sound_entries(self._store, self._partition, None, prefix=b"resource/")\n',
+        "fence-damaged-record-for-good", "compactlib/fences/fence.py",
+        "                    wrong.append(error)\n",
+        "                    raise error\n",
         ("tests/promises/test_promise_damaged_leftovers.py",),
         "A damaged record of a fence keeps all later ones for ever."),
     Mistake(
@@ -806,9 +806,9 @@ MISTAKES: Sequence[Mistake] = (
         ("scheduler_in_folder-threads",),
         "The log forgets commands that the snapshot does not hold."),
     Mistake(
-        "fence-floor-after-records", "compactlib/fences/file_fence.py",
-        "        if floor.token:\n",
-        "        if False:\n",
+        "fence-floor-after-records", "compactlib/fences/fence.py",
+        "            floor = self._raise_floor(token)\n",
+        "            floor = token\n",
         ("file_fence-kills",),
         "A worker with an old token is admitted once its record is forgotten."),
     Mistake(
