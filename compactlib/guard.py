@@ -13,8 +13,8 @@ the durable files, and is the same code after a crash. So nothing is repaired in
 
 `lock` is a lock of C, so that an interrupt (Ctrl-C) comes before it is taken, inside the block, or after its release: a
 `with` over functions of Python can end with the lock held. `begin` sets a flag, and `done` clears it. The next call of
-`require_open` or `is_open` that finds the flag set while no thread holds the lock closes the object. So nothing has to
-be caught, and no exception can be missed.
+`require_open` or `is_open` that finds the flag set closes the object, if it is called by the thread that has set it, or
+while no thread holds the lock. So nothing has to be caught, and no exception can be missed.
 
 Three rules for the lines between `begin` and `done`: no code of the caller's runs there (iterators, callbacks,
 encodings), they begin no other change of this guard, and they do not call `is_open` or `require_open`.
@@ -83,6 +83,7 @@ class Guard(OfOneProcess):
         self.name: str = name
         self.lock: threading.RLock = threading.RLock()
         self._changing: str | None = None  # the change that has begun
+        self._changer = 0  # the thread of the last change
         self._reason: str | None = None  # why it is closed, and what to do
         self._uses: set[weakref.ref[threading.RLock]] = set()
         self._of_thread = threading.local()
@@ -105,7 +106,7 @@ class Guard(OfOneProcess):
             Closed: the object is closed.
         """
         self.require_open()
-        self._changing = what
+        self._changer, self._changing = threading.get_ident(), what
 
     def done(self) -> None:
         """End the change: it is complete."""
@@ -174,6 +175,8 @@ class Guard(OfOneProcess):
         return tuple(kind for kind, run in list(self._runs.items()) if run.is_running)
 
     def _was_left(self) -> bool:
+        if self._changer == threading.get_ident():
+            return self._changing is not None  # also while another thread holds the lock
         taken: list[bool] = []
         try:
             take_within(self.lock, 0.0, taken)

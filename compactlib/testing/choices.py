@@ -34,21 +34,12 @@ from typing import TypeAlias, TypeVar
 
 import attrs
 
-from compactlib.errors import InvalidInput
-
 OptionT = TypeVar("OptionT")
 
 
 @attrs.frozen
 class Pick:
-    """One pick of a run.
-
-    Attributes:
-        name: the subject of the pick.
-        picked: the place of the option, from 0; 0 is the ordinary option.
-        count: the number of options.
-        option: the option as text.
-    """
+    """One pick of a run: its subject, the place of the option, the number of options, and the option as text."""
 
     name: str
     picked: int
@@ -123,14 +114,11 @@ def explore(run: Run, *, most: int = 1, limit: int | None = None, seed: int = 0)
 
     Raises:
         BaseException: the error of a run, with a note that has its picks and the call that repeats them.
-        InvalidInput: `most` is negative.
     """
-    if most < 0:
-        raise InvalidInput(f"most is {most}; give 0 or more")
     rng = random.Random(seed)
     scripts: list[dict[int, int]] = [{}]
     runs = 0
-    for departures in range(most + 1):
+    for departures in range(max(most, 0) + 1):
         following: list[dict[int, int]] = []
         for script in scripts:
             made = _repeat(run, script)
@@ -157,16 +145,14 @@ def sample(run: Run, histories: int, *, most: int = 3, seed: int = 0) -> int:
 
     Raises:
         BaseException: as `explore`.
-        InvalidInput: `most` is below 1.
     """
-    if most < 1:
-        raise InvalidInput(f"most is {most}; give 1 or more")
     rng = random.Random(seed)
     counts = [pick.count for pick in _repeat(run, {})]
-    for _ in range(histories if counts else 0):
+    histories = histories if counts else 0
+    for _ in range(histories):
         numbers = rng.sample(range(len(counts)), min(rng.randint(1, most), len(counts)))
         _repeat(run, {number: rng.randint(1, max(counts[number] - 1, 1)) for number in numbers})
-    return 1 + (histories if counts else 0)
+    return 1 + histories
 
 
 def _repeat(run: Run, script: Mapping[int, int]) -> list[Pick]:

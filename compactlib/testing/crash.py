@@ -3,8 +3,7 @@
 
 `record` runs a function on a folder and records each change that it makes to the disk. `explore_crashes` then rebuilds
 every folder that a crash at any point may leave (`disk_model` defines the possible losses), and calls a check on each.
-`explore_kills` kills a process at each of its changes,
-lets its successor work and acknowledge, and only then lets the power fail.
+`explore_kills` kills a process at each of its changes, lets its successor work, and only then lets the power fail.
 
 An error of a check is raised with a note: the operations around the crash, the fate of each, and the picks by which
 `repeat_crash` rebuilds the folder.
@@ -12,7 +11,6 @@ An error of a check is raised with a note: the operations around the crash, the 
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import itertools
 import os
@@ -21,7 +19,7 @@ import shutil
 import stat
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -46,7 +44,6 @@ LOCK_NAME = "LOCK"
 Parts: TypeAlias = tuple[str, ...]
 
 _SHARED_MEMORY = "/dev/shm"
-_PREFIX = "compactlib-crash-"
 _SHOWN_BEFORE = 10
 _SHOWN_AFTER = 3
 _SHOWN_PENDING = 50
@@ -82,13 +79,8 @@ class RecordingFiles(FilesInFront):
         self._folders = {number: dict(names) for number, names in self._initial.folders.items()}
         self._numbers = itertools.count(
             1 + max([ROOT, *self._initial.folders, *self._initial.texts, *self._initial.contents]))
-        # By the id of an open file: the file itself, so that its id is not reused, the path to show, and the number.
-        self._outs: dict[int, tuple[OutFile, str, int]] = {}
-
-    @property
-    def done(self) -> int:
-        """The number of operations recorded so far."""
-        return len(self._operations)
+        # By the open file: the path to show, and the number.
+        self._outs: dict[OutFile, tuple[str, int]] = {}
 
     @property
     def is_killed(self) -> bool:
@@ -100,7 +92,7 @@ class RecordingFiles(FilesInFront):
         """
         with self._lock:
             if not self.is_killed:
-                self._acknowledgements.append((self.done, value))
+                self._acknowledgements.append((len(self._operations), value))
 
     def _successor(self) -> RecordingFiles:
         """Return the disk of the next process, in the same recording. What is left of this process stays killed."""
@@ -134,7 +126,7 @@ class RecordingFiles(FilesInFront):
             return self._change_bytes(request, request.out, act) if request.out else self._change_names(request, act)
 
     def _change_bytes(self, request: Request, out: OutFile, act: Callable[[], Any]) -> Any:
-        _, path, inode = self._outs[id(out)]
+        path, inode = self._outs[out]
         if request.kind not in ("write", "copy"):
             act()
             kind = "sync" if request.kind == "sync" else "truncate"
@@ -174,7 +166,7 @@ class RecordingFiles(FilesInFront):
         else:
             inode = self._number(parts)
         if kind in ("create", "open"):
-            self._outs[id(answer)] = (answer, shown, inode)
+            self._outs[answer] = shown, inode
         if kind == "open":
             return answer
         text, into = request.target, ROOT
@@ -259,8 +251,8 @@ def explore_crashes(recording: Recording, check: Check, *, limit_per_point: int 
     """
     seen: set[object] = set()
     with _scratch_folder() as base:
-        for model, fates in distinct_crashes(recording, random.Random(seed), limit_per_point, points, seen):
-            _check_rebuilt(recording, model, fates, base, check, "after this crash the folder is wrong")
+        for crash in distinct_crashes(recording, random.Random(seed), limit_per_point, points, seen):
+            _check_rebuilt(recording, *crash, Path(base), check, "after this crash the folder is wrong")
     return len(seen)
 
 
@@ -301,7 +293,7 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
         def lives(killed_before: int | None) -> tuple[Recording, int, int]:
             """Run both lives; return the recording, the changes of the first, and the operation that begins the second.
             """
-            folder = base / "lives"
+            folder = Path(base, "lives")
             folder.mkdir()
             try:
                 if prepare is not None:
@@ -316,7 +308,7 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
                     if files.is_killed:
                         raise InvalidInput(f"the first life was killed before change {killed_before} and ran to its "
                                            f"end; let no code in it catch `BaseException` without raising it again")
-                changes, begins = files.changes, files.done
+                changes, begins = files.changes, len(files._operations)
                 successor(folder, files._successor())
                 return files.recording(), changes, begins
             finally:
@@ -329,8 +321,8 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
                 if power_failures is not None and len(every) > power_failures:
                     every = rng.sample(every, power_failures)
                 context = tuple(repr(value) for _, value in recording.acknowledgements)
-                for model, fates in distinct_crashes(recording, rng, limit_per_point, every, seen, context):
-                    _check_rebuilt(recording, model, fates, base, check, f"after this power failure the folder is "
+                for crash in distinct_crashes(recording, rng, limit_per_point, every, seen, context):
+                    _check_rebuilt(recording, *crash, Path(base), check, f"after this power failure the folder is "
                                    f"wrong; the successor begins with operation {begins}")
             except BaseException as error:
                 error.add_note(f"the first life was killed before change {number}; "
@@ -390,13 +382,13 @@ def _fate(index: int, operation: Operation, model: CrashModel, fates: Fates) -> 
                      for change in changes_of(index, operation))
 
 
-def _check_rebuilt(recording: Recording, model: CrashModel, fates: Fates, base: Path, check: Check,
+def _check_rebuilt(recording: Recording, model: CrashModel, fates: Fates, image: Image, base: Path, check: Check,
                    wrong: str) -> None:
     """Call the check on the folder after one crash; its error gets a note that describes the crash."""
     folder, acknowledged = base / f"crash-{next(_CRASHES)}", recording.acknowledged(model.point)
     folder.mkdir()
     try:
-        write_image(model.image(fates), folder)
+        write_image(image, folder)
         check(folder, acknowledged)
     except BaseException as error:
         # pytest's own failures are no `Exception`.
@@ -408,12 +400,10 @@ def _check_rebuilt(recording: Recording, model: CrashModel, fates: Fates, base: 
         shutil.rmtree(folder)
 
 
-@contextlib.contextmanager
-def _scratch_folder() -> Iterator[Path]:
-    """Make a folder for the time of the block: in shared memory if possible, else among temporary files."""
+def _scratch_folder() -> tempfile.TemporaryDirectory[str]:
+    """Make a folder for the time of a block: in shared memory if possible, else among temporary files."""
     where = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=where) as name:
-        yield Path(name)
+    return tempfile.TemporaryDirectory(prefix="compactlib-crash-", dir=where)
 
 
 def _read_image(folder: str) -> Image:

@@ -17,11 +17,10 @@ after 31 operations that lost the first pending change.
 from __future__ import annotations
 
 import bisect
-import hashlib
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import attrs
@@ -36,7 +35,6 @@ BLOCK_BYTES = 4096
 SECTOR_BYTES = 512
 """Torn writes are cut at multiples of this, and at some bytes in between."""
 
-_DIGESTS_KEPT = 4096
 _MORE_TEARS = 64
 
 
@@ -76,14 +74,10 @@ class Operation:
         return f"{self.kind} {self.path}" + (f" to {self.target}" if self.target else "")
 
 
-@attrs.frozen(cache_hash=True)
+@attrs.frozen
 class Fate:
-    """The fate of a change: `KEPT`, `LOST`, or of a torn write `kept_bytes` or `lost_block`.
-
-    Attributes:
-        text: as a word.
-        kept_bytes: the number of first bytes of the write that are kept.
-        lost_block: the block of the file in which the write's bytes are lost; the file has grown anyway.
+    """The fate of a change: `KEPT`, `LOST`, or of a torn write the number of first bytes that are kept, or the block of
+    the file in which its bytes are lost; the file has grown anyway.
     """
 
     text: str
@@ -163,8 +157,19 @@ class Image:
     contents: Mapping[int, bytes]
 
     def paths(self) -> Mapping[str, tuple[str, object]]:
-        """Return, by path, the first path of the same file, and its bytes; of a link its text, of a folder `None`."""
-        return _paths(self.folders, lambda number: self.contents.get(number, self.texts.get(number)))
+        """Return, by path, the first path of the same file, and its bytes; of a link `(text,)`, of a folder `None`."""
+        found: dict[str, tuple[str, object]] = {}
+        first: dict[int, str] = {}
+        waiting = [("", ROOT)]
+        while waiting:
+            prefix, number = waiting.pop()
+            for name, member in sorted(self.folders[number].items()):
+                path = prefix + name
+                held = (self.texts[member],) if member in self.texts else self.contents.get(member)
+                found[path] = first.setdefault(member, path), held
+                if member in self.folders:
+                    waiting.append((f"{path}/", member))
+        return found
 
 
 @attrs.frozen(repr=False)
@@ -212,9 +217,7 @@ class CrashModel:
         self._folders = {number: dict(names) for number, names in recording.initial.folders.items()}
         self._texts = dict(recording.initial.texts)
         self._contents = dict(recording.initial.contents)
-        self._syncs = dict.fromkeys(self._contents, 0)
         self._pending_bytes: dict[int, list[Change]] = {}
-        self._digests: dict[tuple[object, ...], bytes] = {}
 
     def advance_to(self, point: int) -> None:
         """Move to the point after `point` operations.
@@ -245,14 +248,9 @@ class CrashModel:
 
     def image(self, fates: Fates) -> Image:
         """Return the folder after a crash here with these fates."""
-        return Image(self._named(fates), self._texts,
-                     {**self._contents, **{inode: self._content(inode, fates) for inode in self._pending_bytes}})
-
-    def fingerprint(self, fates: Fates) -> bytes:
-        """Return 16 bytes that are equal for equal folders after a crash here with these fates."""
-        paths = _paths(self._named(fates), lambda number: (
-            self._content_digest(number, fates) if number in self._contents else self._texts.get(number)))
-        return _digest(repr(paths).encode())
+        return Image(self._named(fates), self._texts, {**self._contents, **{
+            inode: _applied(self._contents[inode], ((change.operation, fates[change]) for change in changes))
+            for inode, changes in self._pending_bytes.items()}})
 
     def reaches(self, change: Change) -> bool:
         """Return whether a crash here could leave a name of the file or folder of the change."""
@@ -262,7 +260,6 @@ class CrashModel:
         match operation.kind:
             case "create":
                 self._contents[operation.inode] = b""
-                self._syncs[operation.inode] = 0
             case "symlink":
                 self._texts[operation.inode] = operation.target
             case "make folder":
@@ -282,7 +279,6 @@ class CrashModel:
         changes = self._pending_bytes.pop(inode, [])
         if changes:
             self._contents[inode] = _applied(self._contents[inode], ((change.operation, KEPT) for change in changes))
-            self._syncs[inode] += 1
             for change in changes:
                 del self.pending[change]
 
@@ -324,39 +320,18 @@ class CrashModel:
                 _rename(folders[change.folder], change)
         return folders
 
-    def _content(self, inode: int, fates: Fates) -> bytes:
-        changes = self._pending_bytes.get(inode, ())
-        return _applied(self._contents[inode], ((change.operation, fates[change]) for change in changes))
-
-    def _content_digest(self, inode: int, fates: Fates) -> bytes:
-        key = (inode, self._syncs[inode], *(fates[change] for change in self._pending_bytes.get(inode, ())))
-        found = self._digests.get(key)
-        if found is None:
-            if len(self._digests) >= _DIGESTS_KEPT:
-                self._digests.clear()
-            found = self._digests[key] = _digest(self._content(inode, fates))
-        return found
-
 
 def distinct_crashes(recording: Recording, rng: random.Random, limit_per_point: int, points: Iterable[int] | None,
-                     seen: set[object], context: object = None) -> Iterator[tuple[CrashModel, Fates]]:
-    """Yield the crashes of a recording in order of their points, one for each content of the folder.
-
-    Crashes with equal content differ if the number of acknowledgements before them differs.
+                     seen: set[object], context: object = None) -> Iterator[tuple[CrashModel, Fates, Image]]:
+    """Yield crashes in order of their points: the model at the point, the fates, and the folder.
 
     Args:
         recording: the recording.
         rng: chooses a sample of the crashes of a point.
         limit_per_point: the largest number of crashes of one point, >= 1.
         points: numbers of operations after which to crash; all if not given.
-        seen: keys of the contents that were yielded; grows.
-        context: a part of the key: equal contents in two contexts are both yielded.
-
-    Returns:
-        The model, which stays at the point until the iterator is advanced, and the fates.
-
-    Raises:
-        InvalidInput: the limit is below 1, or a point is outside the recording.
+        seen: keys of the folders that were yielded; grows. A folder is yielded again after other acknowledgements.
+        context: a part of the key: equal folders in two contexts are both yielded.
     """
     if limit_per_point < 1:
         raise InvalidInput(f"limit_per_point is {limit_per_point}; give at least 1")
@@ -365,10 +340,11 @@ def distinct_crashes(recording: Recording, rng: random.Random, limit_per_point: 
         model.advance_to(point)
         acknowledged = len(recording.acknowledged(point))
         for fates in fates_of(model, rng, limit_per_point):
-            key = (model.fingerprint(fates), acknowledged, context)
+            image = model.image(fates)
+            key = (hash(tuple(image.paths().items())), acknowledged, context)
             if key not in seen:
                 seen.add(key)
-                yield model, fates
+                yield model, fates, image
 
 
 def fates_of(model: CrashModel, rng: random.Random, limit: int) -> Iterable[Fates]:
@@ -466,22 +442,3 @@ def _put(content: bytearray, offset: int, data: memoryview) -> None:
     if data:
         _extend(content, offset)
         content[offset:offset + len(data)] = data
-
-
-def _digest(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=16).digest()
-
-
-def _paths(folders: Mapping[int, Mapping[str, int]], value_of: Callable[[int], object],
-           ) -> dict[str, tuple[str, object]]:
-    found: dict[str, tuple[str, object]] = {}
-    first: dict[int, str] = {}
-    waiting = [("", ROOT)]
-    while waiting:
-        prefix, number = waiting.pop()
-        for name, member in sorted(folders[number].items()):
-            path = prefix + name
-            found[path] = first.setdefault(member, path), value_of(member)
-            if member in folders:
-                waiting.append((f"{path}/", member))
-    return found

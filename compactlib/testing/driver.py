@@ -132,13 +132,14 @@ class Journal:
 
     Args:
         note: called with each change when it is tried and when it is acknowledged, to put it into a recording.
+        changes: those before.
 
     Attributes:
         changes: all changes.
     """
 
-    def __init__(self, note: Callable[[Change], object] = bool) -> None:
-        self.changes: list[Change] = []
+    def __init__(self, note: Callable[[Change], object] = bool, *, changes: Iterable[Change] = ()) -> None:
+        self.changes: list[Change] = list(changes)
         self._note = note
 
     @contextlib.contextmanager
@@ -158,14 +159,13 @@ class Journal:
     @classmethod
     def of(cls, notes: Sequence[Change]) -> Journal:
         """Rebuild one journal from the notes of any number of journals: a second note acknowledges its change."""
-        journal, found = cls(), dict[int, Change]()
+        found: dict[int, Change] = {}
         for note in notes:
             if id(note) in found:
                 found[id(note)].acknowledged = True
             else:
                 found[id(note)] = Change(note.what)
-                journal.changes.append(found[id(note)])
-        return journal
+        return cls(changes=found.values())
 
 
 class Driver(Generic[StoreT]):

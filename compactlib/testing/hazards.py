@@ -29,7 +29,6 @@ import attrs
 
 from compactlib.clock import ManualClock
 from compactlib.errors import Closed, CompactlibError, Stale
-from compactlib.files import Files
 from compactlib.kv import OutcomeUnknown
 from compactlib.testing.choices import Choices, explore, sample, spread
 from compactlib.testing.crash import LOCK_NAME, RecordingFiles, explore_crashes, explore_kills, record
@@ -64,13 +63,7 @@ class Effort:
 
 
 class Bench:
-    """Makes worlds for one driver, each in a new folder that is removed at the end.
-
-    Args:
-        driver: opens, acts, checks.
-        folder: the parent of the worlds' folders.
-        effort: the size of the test.
-    """
+    """Makes worlds for one driver, each in a new folder below `folder` that is removed at the end."""
 
     def __init__(self, driver: AnyDriver, folder: Path, effort: Effort) -> None:
         self.driver: AnyDriver = driver
@@ -85,26 +78,15 @@ class Bench:
         folder = self._folder / f"world-{next(self._numbers)}"
         folder.mkdir(parents=True)
         try:
-            yield self.world_in(folder)
+            yield World(folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def world_in(self, folder: Path, files: Files | None = None, *, like: World | None = None) -> World:
-        """Make the world of a folder.
-
-        Args:
-            folder: its folder.
-            files: its disk; the local disk if `None`.
-            like: the world whose clock and stores outside the folder it gets; new ones if `None`.
-        """
-        return World(folder, behind=files) if like is None else attrs.evolve(like, folder=folder, behind=files,
-                                                                             step=act_at_once)
-
     def recorded(self, folder: Path, files: RecordingFiles, *, like: World | None = None) -> World:
         """Make a world whose recording has a copy of its stores outside the folder after each of their changes: they
-        lose nothing in a power failure.
+        lose nothing in a power failure. Its clock and these stores are those of `like`, if given.
         """
-        world = self.world_in(folder, files, like=like)
+        world = attrs.evolve(like or World(folder), folder=folder, behind=files)
 
         def step(request: Request, act: Callable[[], Any]) -> Any:
             answer = act()
@@ -118,28 +100,20 @@ class Bench:
     def after_power(self, folder: Path, notes: Sequence[Any]) -> tuple[World, Journal]:
         """Make the world of a rebuilt folder, with its stores elsewhere as of the crash, and the journal until then."""
         elsewhere = [note for note in notes if isinstance(note, _Elsewhere)]
-        world = self.world_in(folder)
-        journal = Journal.of([note for note in notes if isinstance(note, Change)])
+        world, journal = World(folder), Journal.of([note for note in notes if isinstance(note, Change)])
         return elsewhere[-1].given_to(world) if elsewhere else world, journal
 
     def live(self, world: World, journal: Journal, *, settings: Any = None, first: int = 0, acts: int | None = None,
-             check: bool = False, before_closing: Callable[[], object] = bool) -> None:
-        """Run one life: open, check if `check`, act, close. Equal acts for equal `first`."""
-        count = self.effort.acts if acts is None else acts
+             before_closing: Callable[[], object] = bool) -> None:
+        """Run one life: open, act, close. Equal acts for equal `first`."""
         with self.opened(world, settings) as store:
-            if check:
-                self.driver.check(store, journal, damage="")
-            self.act(store, journal, range(first, first + count))
+            self.act(store, journal, range(first, first + (self.effort.acts if acts is None else acts)))
             before_closing()
 
     def act(self, store: Any, journal: Journal, names: Iterable[object]) -> None:
         """Let the driver act once for each name; equal names give equal acts."""
         for name in names:
             self.driver.act(store, Random(f"{self.effort.seed} {name}"), journal)
-
-    def copy_of(self, folder: Path) -> Path:
-        """Copy a folder; the caller removes the copy."""
-        return Path(shutil.copytree(folder, self._folder / f"copy-{next(self._numbers)}", symlinks=True))
 
     @contextlib.contextmanager
     def opened(self, world: World, settings: Any = None) -> Iterator[Any]:
@@ -153,11 +127,15 @@ class Bench:
                 store.close()
             raise
 
-    def inspect(self, world: World, journal: Journal, *, settings: Any = None) -> None:
+    def inspect(self, world: World, journal: Journal) -> None:
         """Open the store, check it, act; then open and check it again."""
-        with self.opened(world, settings) as store:
+        with self.opened(world) as store:
             self.driver.check(store, journal, damage="")
             self.act(store, journal, [f"after {len(journal.changes)}"])
+        self.check(world, journal)
+
+    def check(self, world: World, journal: Journal, settings: Any = None) -> None:
+        """Open the store and check it."""
         with self.opened(world, settings) as store:
             self.driver.check(store, journal, damage="")
 
@@ -253,26 +231,33 @@ def lost_answers(bench: Bench) -> int:
     """
 
     def life(choices: Choices, world: World, journal: Journal) -> None:
-        failing, store = Failing(choices), None
+        failing = Failing(choices)
         world.step = lambda request, act: act() if request.edge == "disk" else failing(request, act)
-        with contextlib.ExitStack() as stack:
-            for number in range(bench.effort.acts):
-                try:
-                    store = store or stack.enter_context(bench.opened(world))
-                    bench.act(store, journal, [number])
-                except (Closed, Stale):
-                    # This object has ended; the host opens another.
-                    stack.close()
-                    store = None
-                except CompactlibError:
-                    pass
+
+        def names() -> Iterator[object]:
+            yield from range(bench.effort.acts)
             world.step = act_at_once
             failing.settle()
-            if store:
-                with contextlib.suppress(Closed, Stale):
-                    bench.act(store, journal, ["after the failure"])
+            yield "after the failure"
+
+        _live_on(bench, world, journal, names())
 
     return bench.explore(life)
+
+
+def _live_on(bench: Bench, world: World, journal: Journal, names: Iterable[object]) -> None:
+    """Act once for each name with the same object, also after an error; after `Closed` and `Stale` with a new one."""
+    with contextlib.suppress(CompactlibError), contextlib.ExitStack() as stack:
+        store = None
+        for name in names:
+            try:
+                store = store or stack.enter_context(bench.opened(world))
+                bench.act(store, journal, [name])
+            except (Closed, Stale):
+                stack.close()
+                store = None
+            except CompactlibError:
+                continue
 
 
 def full_disk(bench: Bench) -> int:
@@ -401,7 +386,9 @@ def other_settings(bench: Bench) -> int:
     def life(choices: Choices, world: World, journal: Journal) -> None:
         for number in range(_LIVES):
             settings = choices.pick(f"settings of life {number + 1}", *bench.driver.settings())
-            bench.live(world, journal, settings=settings, first=number * bench.effort.acts, check=True)
+            with bench.opened(world, settings) as store:
+                bench.driver.check(store, journal, damage="")
+                bench.act(store, journal, range(number * bench.effort.acts, (number + 1) * bench.effort.acts))
 
     return bench.explore(life, divisor=3, most=bench.effort.most + 1)
 
@@ -413,20 +400,15 @@ def mixtures(bench: Bench) -> int:
         for number in range(_LIVES):
             settings = choices.pick(f"settings of life {number + 1}", *bench.driver.settings())
             failing, killing = Failing(choices), Killing(choices)
-            world.step = _one_in_the_other(killing, failing)
+            world.step = lambda request, act, outer=killing, inner=failing: outer(request, partial(inner, request, act))
             world.clock.off = partial(choices.pick, "the clock", 0.0, 86_400.0, -86_400.0)
             with contextlib.suppress(CompactlibError, Killed):
                 bench.live(world, journal, settings=settings, first=number * bench.effort.acts)
             world.step, world.clock.off = act_at_once, float
             failing.settle()
-            with bench.opened(world, settings) as store:
-                bench.driver.check(store, journal, damage="")
+            bench.check(world, journal, settings)
 
     return sample(bench.history(life), bench.share(2) or 3_000, seed=bench.effort.seed)
-
-
-def _one_in_the_other(outer: Step, inner: Step) -> Step:
-    return lambda request, act: outer(request, lambda: inner(request, act))
 
 
 # ------------------------------------------------------------------------------------------------------ power failures
@@ -488,90 +470,85 @@ def _recording(bench: Bench) -> Recording:
 # ------------------------------------------------------------------------------- damaged, missing and older files
 
 
+Damages: TypeAlias = Iterable[tuple[Path, Mapping[str, Callable[[], object]]]]
+"""Paths, each with the ways to damage it by name; the name before " at " is the driver's `damage`."""
+
+
 def damages(bench: Bench) -> int:
     """A closed store's file has a flipped bit, a zeroed block, or no tail: a read raises a named error, or is right."""
 
-    def spoil(choices: Choices, folder: Path, older: Path) -> str:
-        for path in _files_of(folder):
-            data = path.read_bytes()
-            ways = [("flipped", place) for place in spread(range(len(data)), 12)]
-            ways += [("zeroed", place) for place in spread(range(0, len(data), 512), 4)]
-            ways += [("cut", place) for place in spread(range(len(data)), 4)]
-            damage, place = choices.pick(f"{path.name}, {len(data)} bytes", ("", 0), *ways)
-            if damage:
-                path.write_bytes(_damaged(data, damage, place))
-                return damage
-        return ""
+    def damage(path: Path, kind: str, at: int) -> None:
+        data = bytearray(path.read_bytes())
+        if kind == "flipped":
+            data[at] ^= 1 << at % 8
+        elif kind == "zeroed":
+            data[at:at + 512] = bytes(len(data[at:at + 512]))
+        else:
+            del data[at:]
+        path.write_bytes(data)
 
-    return _put_back(bench, spoil)
+    return _put_back(bench, lambda folder, older: [
+        (path, {f"{kind} at {at}": partial(damage, path, kind, at)
+                for kind, step, most in (("flipped", 1, 12), ("zeroed", 512, 4), ("cut", 1, 4))
+                for at in spread(range(0, path.stat().st_size, step), most)})
+        for path in _files_of(folder)])
 
 
 def missing_files(bench: Bench) -> int:
     """A file or a folder of a closed store is missing."""
 
-    def spoil(choices: Choices, folder: Path, older: Path) -> str:
-        for path in sorted(folder.rglob("*")):
-            name = str(path.relative_to(folder))
-            if path.name != LOCK_NAME and choices.pick(name, "is present", "is missing") == "is missing":
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-                return "missing"
-        return ""
+    def remove(path: Path) -> None:
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
-    return _put_back(bench, spoil)
+    return _put_back(bench, lambda folder, older: [
+        (path, {"missing": partial(remove, path)}) for path in sorted(folder.rglob("*")) if path.name != LOCK_NAME])
 
 
 def older_files(bench: Bench) -> int:
     """A file of a closed store is an older copy, or was removed and is back."""
 
-    def spoil(choices: Choices, folder: Path, older: Path) -> str:
-        for path in _files_of(older):
-            name = path.relative_to(older)
-            now = (folder / name).read_bytes() if (folder / name).exists() else None
-            if now != path.read_bytes() \
-                    and choices.pick(str(name), "is unchanged", "is an older copy") != "is unchanged":
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                (folder / name).write_bytes(path.read_bytes())
-                return "older"
-        return ""
+    def put_back(path: Path, data: bytes) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
 
-    return _put_back(bench, spoil)
+    def each(folder: Path, older: Path) -> Damages:
+        for path in _files_of(older):
+            now, data = folder / path.relative_to(older), path.read_bytes()
+            if not now.exists() or now.read_bytes() != data:
+                yield now, {"older": partial(put_back, now, data)}
+
+    return _put_back(bench, each)
 
 
 def older_folders(bench: Bench) -> int:
     """The whole folder of a closed store is an older copy: the older store, unless another store has seen more."""
 
-    def spoil(choices: Choices, folder: Path, older: Path) -> str:
-        if choices.pick("the folder", "is unchanged", "is an older copy") == "is unchanged":
-            return ""
+    def put_back(folder: Path, older: Path) -> None:
         shutil.rmtree(folder)
         shutil.copytree(older, folder, symlinks=True)
-        return "put back"
 
-    return _put_back(bench, spoil)
-
-
-def _damaged(data: bytes, damage: str, place: int) -> bytes:
-    if damage == "cut":
-        return data[:place]
-    if damage == "zeroed":
-        return data[:place] + bytes(len(data[place:place + 512])) + data[place + 512:]
-    return data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1:]
+    return _put_back(bench, lambda folder, older: [(folder, {"put back": partial(put_back, folder, older)})])
 
 
-def _put_back(bench: Bench, spoil: Callable[[Choices, Path, Path], str]) -> int:
-    """Spoil a copy of a closed store; then open, check, compact and check it, twice."""
-    with bench.world() as first:
+def _put_back(bench: Bench, damages_of: Callable[[Path, Path], Damages]) -> int:
+    """Damage a copy of a closed store, whose older copy is at hand; then open, check, compact and check it, twice."""
+    with bench.world() as first, bench.world() as before:
         journal = Journal()
         bench.live(first, journal)
-        older = bench.copy_of(first.folder)
+        shutil.copytree(first.folder, before.folder, symlinks=True, dirs_exist_ok=True)
         bench.live(first, journal, first=bench.effort.acts)
         elsewhere = _Elsewhere.of(first)
 
         def history(choices: Choices) -> None:
             with bench.world() as empty:
-                world = elsewhere.given_to(empty)
+                world, damage = elsewhere.given_to(empty), ""
                 shutil.copytree(first.folder, world.folder, symlinks=True, dirs_exist_ok=True)
-                damage = spoil(choices, world.folder, older)
+                for path, ways in damages_of(world.folder, before.folder):
+                    picked = choices.pick(str(path.relative_to(world.folder)), "", *ways)
+                    if picked:
+                        ways[picked]()
+                        damage = picked.partition(" at ")[0]
+                        break
                 for _ in range(2):
                     # Opening may raise a named error; every value that is read must be right.
                     with contextlib.suppress(CompactlibError), bench.opened(world) as store:
@@ -582,10 +559,7 @@ def _put_back(bench: Bench, spoil: Callable[[Choices, Path, Path], str]) -> int:
                                 store.compact(policy=policy)
                         bench.driver.check(store, journal, damage=damage)
 
-        try:
-            return explore(history, limit=bench.effort.histories, seed=bench.effort.seed)
-        finally:
-            shutil.rmtree(older)
+        return explore(history, limit=bench.effort.histories, seed=bench.effort.seed)
 
 
 # ---------------------------------------------------------------------------------------- several threads or owners
@@ -628,18 +602,15 @@ def forks(bench: Bench) -> int:
     """The process forks at a request: the child gets a named error and changes nothing, and the parent works on."""
 
     def life(choices: Choices, world: World, journal: Journal) -> None:
-        opened = list[Any]()
-
-        def step(request: Request, act: Callable[[], Any]) -> Any:
-            if opened and choices.pick(str(request), "runs on", "forks before it") != "runs on":
-                _require_refused(bench, opened[0], world)
-            return act()
-
-        world.step = step
         with bench.opened(world) as store:
-            opened.append(store)
+
+            def step(request: Request, act: Callable[[], Any]) -> Any:
+                if choices.pick(str(request), "runs on", "forks before it") != "runs on":
+                    _require_refused(bench, store, world)
+                return act()
+
+            world.step = step
             bench.act(store, journal, range(bench.effort.acts))
-        opened.clear()
 
     return bench.explore(life, divisor=3, most=1)
 
@@ -677,7 +648,7 @@ def paused_owners(bench: Bench) -> int:
             return act()
 
         world.step = step
-        _live_on(bench, world, journal)
+        _live_on(bench, world, journal, range(bench.effort.acts))
         world.step = act_at_once
         if paused_at is not None and bench.driver.has_peers:
             journal.changes[:] = _in_some_order(bench, world, journal.changes, paused_at, later.changes)
@@ -685,18 +656,6 @@ def paused_owners(bench: Bench) -> int:
             journal.changes[paused_at:paused_at] = later.changes
 
     return bench.explore(life)
-
-
-def _live_on(bench: Bench, world: World, journal: Journal) -> None:
-    """Run one life that keeps the same object after an error, except after `Closed` and `Stale`."""
-    with contextlib.suppress(CompactlibError), bench.opened(world) as store:
-        for number in range(bench.effort.acts):
-            try:
-                bench.act(store, journal, [number])
-            except (Closed, Stale):
-                return
-            except CompactlibError:
-                continue
 
 
 def _in_some_order(bench: Bench, world: World, first: Sequence[Change], paused: int,
@@ -715,16 +674,13 @@ def _in_some_order(bench: Bench, world: World, first: Sequence[Change], paused: 
         orders += [[Change(one, change.acknowledged), *second, Change(other, change.acknowledged)]
                    for one, other in bench.driver.halves(change.what)]
     for order in orders:
-        changes = [*before, *order, *again, *after]
-        journal = Journal()
-        journal.changes[:] = changes
+        journal = Journal(changes=[*before, *order, *again, *after])
         try:
-            with bench.opened(world) as store:
-                bench.driver.check(store, journal, damage="")
+            bench.check(world, journal)
         except AssertionError as error:
             wrong = error
         else:
-            return changes
+            return journal.changes
     raise wrong
 
 
@@ -773,10 +729,8 @@ def readers(bench: Bench) -> int:
 
             with Interrupted(place, owner_acts):
                 reader = stack.enter_context(contextlib.closing(driver.reader(world)))
-            during = Journal()
-            during.changes[:] = [*journal.changes[:known], *(
-                attrs.evolve(change, acknowledged=False) for change in journal.changes[known:])]
-            driver.check_reader(reader, during)
+            driver.check_reader(reader, Journal(changes=[*journal.changes[:known], *(
+                attrs.evolve(change, acknowledged=False) for change in journal.changes[known:])]))
             reader.refresh()
             driver.check_reader(reader, journal)
 

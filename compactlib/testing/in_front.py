@@ -226,14 +226,13 @@ class StoreInFront(KVStore):
         found = self._request(kind, *cells[0], lambda: self._store.get_many(cells))
         return [found.get(cell) for cell in cells]
 
-    def _page(self, partition: bytes, start: bytes, limit: int) -> tuple[Sequence[KVEntry], bool]:
-        page = self._request("scan", partition, start, lambda: self._store.scan(partition).load(start, limit))
-        return cast("tuple[Sequence[KVEntry], bool]", page)
+    def _page(self, partition: bytes, start: bytes, limit: int, *,
+              keys_only: bool = False) -> tuple[Sequence[KVEntry], bool]:
+        return self._request("scan", partition, start,
+                             lambda: self._store.scan(partition, keys_only=keys_only).load(start, limit))
 
     def _page_of_keys(self, partition: bytes, start: bytes, limit: int) -> tuple[Sequence[KVEntry], bool]:
-        page = self._request("scan", partition, start,
-                             lambda: self._store.scan(partition, keys_only=True).load(start, limit))
-        return cast("tuple[Sequence[KVEntry], bool]", page)
+        return self._page(partition, start, limit, keys_only=True)
 
     def _transact(self, conditions: Conditions, changes: Changes) -> None:
         first, *others = {**conditions, **changes}
@@ -245,14 +244,9 @@ class StoreInFront(KVStore):
     def place(self) -> str | None:
         return self._store.place()
 
-    def __getattr__(self, name: str) -> Any:
-        # A call outside the protocol is no request.
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._store, name)
-
-    def _request(self, kind: str, partition: bytes, key: bytes, act: Callable[[], Any]) -> Any:
-        return self._step(Request("kv", kind, f"{_text(partition)}/{_text(key)}", partition=partition, key=key), act)
+    def _request(self, kind: str, partition: bytes, key: bytes, act: Callable[[], AnswerT]) -> AnswerT:
+        path = b"/".join((partition, key)).decode("ascii", "backslashreplace")
+        return cast("AnswerT", self._step(Request("kv", kind, path, partition=partition, key=key), act))
 
 
 class ObjectsInFront(ObjectStore):
@@ -294,7 +288,3 @@ class ObjectsInFront(ObjectStore):
 
     def _request(self, kind: str, key: str, act: Callable[[], AnswerT]) -> AnswerT:
         return cast("AnswerT", self._step(Request("objects", kind, key), act))
-
-
-def _text(part: bytes) -> str:
-    return part.decode("ascii", "backslashreplace")

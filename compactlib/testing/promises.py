@@ -6,7 +6,7 @@ A suite is a class of methods `test_...`. Inherit it and make what it tests; pyt
     class TestMyStore(KVStoreConformance):
         shared = True
 
-        def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
+        def make_store(self, folder: Path) -> KVStore:
             return MyStore(folder / "my.store")
 
 Without pytest, `KVStoreConformance.check(folder, make_store=..., shared=True)` runs them one after the other. No suite
@@ -90,30 +90,23 @@ def error_from(kind: type[ErrorT], call: Callable[..., object], *args: object, c
     Raises:
         Mismatch: the call raised another error, or returned.
     """
-    expected = kind.__name__ + _about(case)
-    try:
+    with expect(kind, case=case) as caught:
         call(*args)
-    except kind as error:
-        return error
-    except BaseException as other:
-        raise Mismatch(f"{type(other).__name__} was raised: {other}", expected) from other
-    raise Mismatch("nothing was raised", expected)
+    return caught[0]
 
 
 @contextlib.contextmanager
-def expect(*kinds: type[BaseException]) -> Iterator[None]:
-    """Require that the block raises an error of one of these classes."""
+def expect(kind: type[ErrorT], case: object = None) -> Iterator[list[ErrorT]]:
+    """Require that the block raises an error of this class, and put it into the list."""
+    caught: list[ErrorT] = []
     try:
-        yield
-    except kinds:
+        yield caught
+    except kind as error:
+        caught.append(error)
         return
     except BaseException as other:
-        raise Mismatch(f"{type(other).__name__} was raised: {other}", _named(kinds)) from other
-    raise Mismatch("nothing was raised", _named(kinds))
-
-
-def _named(kinds: tuple[type[BaseException], ...]) -> str:
-    return " or ".join(kind.__name__ for kind in kinds)
+        raise Mismatch(f"{type(other).__name__} was raised: {other}", kind.__name__ + _about(case)) from other
+    raise Mismatch("nothing was raised", kind.__name__ + _about(case))
 
 
 def names_a_gate(why: str) -> bool:

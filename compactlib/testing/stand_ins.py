@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 import attrs
@@ -51,18 +50,12 @@ class Gate:
     def __enter__(self) -> Gate:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.open()
 
 
 class Call(Generic[AnswerT]):
-    """A call in a new thread.
-
-    Args:
-        call: the function.
-        what: its description in messages.
-    """
+    """A call in a new thread; `what` describes it in messages."""
 
     PREFIX = "check-"
     """The prefix of the threads' names."""
@@ -157,27 +150,17 @@ def raising(error: BaseException) -> Callable[..., Any]:
 
 
 class PolicyBy:
-    """A policy that first calls a function, and then another policy.
+    """A policy that first calls a function with the view and the time, and then another policy."""
 
-    Args:
-        policy: the other policy.
-        first: called with the view and the time.
-
-    Attributes:
-        times: the times of its calls.
-    """
-
-    def __init__(self, policy: Any, first: Callable[[Any, float], object] = lambda view, now: None) -> None:
+    def __init__(self, policy: Any, first: Callable[[Any, float], object]) -> None:
         self._policy = policy
         self._first = first
-        self.times: list[float] = []
 
     @property
     def name(self) -> str:
         return str(self._policy.name)
 
     def choose(self, view: Any, now: float) -> Any:
-        self.times.append(now)
         self._first(view, now)
         return self._policy.choose(view, now)
 
@@ -188,11 +171,7 @@ class PolicyBy:
 
 
 class ObserverBy:
-    """An observer that calls a function at each event.
-
-    Attributes:
-        calls: the number of events.
-    """
+    """An observer that calls a function at each event, and counts the calls."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         self._call = call
@@ -204,10 +183,8 @@ class ObserverBy:
 
 
 class FenceBy:
-    """A fence that calls a function with the number of the entry, from 1, before each entry.
-
-    Attributes:
-        entered: the number of successful entries.
+    """A fence that calls a function with the number of the entry, from 1, before each entry, and counts those that
+    succeed.
     """
 
     def __init__(self, enter: Callable[[int], object] = lambda number: None) -> None:
@@ -227,11 +204,7 @@ class FenceBy:
 
 
 class ExecutorBy:
-    """An executor whose `run` is a function of tasks, budget and observer.
-
-    Attributes:
-        runs: the number of calls.
-    """
+    """An executor whose `run` is a function of tasks, budget and observer; counts the calls."""
 
     def __init__(self, run: Callable[[Sequence[RewriteTask], Budget, Observer], Iterable[Any]]) -> None:
         self._run = run

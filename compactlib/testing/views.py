@@ -87,12 +87,7 @@ def _segment(draw: st.DrawFn, ref: SegmentRef, min_live: int) -> SegmentStats:
 
 @st.composite
 def segment_sequences(draw: st.DrawFn, *, min_live: int = 0, max_segments: int = 24) -> tuple[SegmentStats, ...]:
-    """Draw segments of one log, oldest to newest, with gaps between their numbers and between their ranges.
-
-    Args:
-        min_live: the smallest number of live entries of a segment, 0 or 1.
-        max_segments: the largest number of segments.
-    """
+    """Draw segments of one log, oldest to newest, with gaps between their numbers and between their ranges."""
     segments: list[SegmentStats] = []
     number = last = 0
     alike = draw(st.none() | st.sampled_from(_ALIKE))

@@ -47,8 +47,6 @@ from compactlib.raftlog.errors import TransferBroken
 
 CLASSES = [value for value in vars(errors).values()
            if isinstance(value, type) and issubclass(value, BaseException) and value.__module__ == errors.__name__]
-# A task of the executors' conformance suite raises it, in order to be one that cannot travel.
-UNPICKLABLE = {"Unrevivable"}
 SAMPLES: dict[Any, Any] = {str: "told", float: 1.5, int: errno.ENOTDIR, int | None: 7, Any: ("a", "report"),
                            Mapping[str, CompactlibError]: {"the first group": NotFound("k")}}
 
@@ -134,8 +132,7 @@ def test_the_leaves_that_packages_add_keep_the_same_promises() -> None:
     leaves = {kind for kind in subclasses(CompactlibError) if kind.__module__.startswith("compactlib.")} - {*CLASSES}
     for kind in leaves:
         assert (kind.__doc__ or "").strip(), f"{kind} has no docstring"
-        if kind.__name__ not in UNPICKLABLE:
-            check_that_it_survives_pickling(sample(kind), pickle.HIGHEST_PROTOCOL)
+        check_that_it_survives_pickling(sample(kind), pickle.HIGHEST_PROTOCOL)
 
 
 def test_no_error_that_may_have_changed_something_is_a_rejection() -> None:

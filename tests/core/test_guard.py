@@ -179,6 +179,27 @@ def test_an_interrupt_at_any_place_of_asking_and_closing_is_repeated(tmp_path: P
     assert len(kept) > 50
 
 
+def test_thread_whose_change_failed_finds_the_object_closed_while_another_holds_the_lock() -> None:
+    """It removes no file then that the change may have made count."""
+    guard = Guard("the log in /data")
+    held, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with guard.lock:
+            held.set()
+            go.wait()
+
+    leave_a_change(guard)
+    other = threading.Thread(target=hold)
+    other.start()
+    held.wait()
+    try:
+        assert not guard.is_open
+    finally:
+        go.set()
+        other.join()
+
+
 def test_threads_that_wait_for_the_lock_find_the_object_closed() -> None:
     guard = Guard("the log in /data")
     begun, go = threading.Event(), threading.Event()

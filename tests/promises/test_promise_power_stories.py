@@ -25,6 +25,7 @@ from compactlib.testing import (
     Journal,
     RecordingFiles,
     Request,
+    World,
     explore_crashes,
     explore_kills,
     record,
@@ -83,8 +84,7 @@ def test_successor_builds_on_durable_state(name: str, tmp_path: Path, effort: ef
 
     def live(folder: Path, files: Files | None, journal: Journal, acts: Sequence[tuple[Any, ...]],
              seed: int) -> None:
-        world = bench.world_in(folder, files)
-        with bench.opened(world) as store:
+        with bench.opened(World(folder, behind=files)) as store:
             for number, act in enumerate(acts, seed):
                 driver.act(store, Drawn(number, act), journal)
 
@@ -136,7 +136,7 @@ def test_change_survives_any_loss(name: str, tmp_path: Path) -> None:
     driver, bench, before = story.driver, Bench(story.driver, tmp_path, Effort()), Journal()
     folder = tmp_path / "life"
     folder.mkdir()
-    with bench.opened(bench.world_in(folder)) as store:
+    with bench.opened(World(folder)) as store:
         for number, act in enumerate(story.before):
             driver.act(store, Drawn(number, act), before)
 

@@ -374,7 +374,7 @@ def test_full_disk_of_the_output_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("closed", ["1>&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_get_no_byte_into_the_log(closed: str, tmp_path: Path) -> None:
     folder = raft_log(tmp_path)
-    for arguments in (("verify", folder), ("compact", "--policy", "seed", folder), ("verify", folder)):
+    for arguments in (("compact", "--policy", "seed", folder), ("verify", folder)):
         done = subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", *console(*arguments)], cwd=ROOT, check=False,
                               capture_output=True, text=True)
         assert done.returncode == 0, done

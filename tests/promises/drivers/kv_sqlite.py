@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
@@ -49,6 +49,7 @@ class SqliteInFront(StoreInFront):
 
     opening: int
     host: HostLock
+    audit: Callable[[], None]
 
     @classmethod
     def opened(cls, world: World, settings: Settings, name: str = "kv.sqlite") -> SqliteInFront:
@@ -62,7 +63,7 @@ class SqliteInFront(StoreInFront):
         except BaseException:
             sqlite.close()
             raise
-        store.host, store.opening = HostLock(), world.kept.get("openings", 0)
+        store.host, store.opening, store.audit = HostLock(), world.kept.get("openings", 0), sqlite.audit
         world.kept["openings"] = store.opening + 1
         return store
 

@@ -19,22 +19,22 @@ from tests.harness.kv.sqlite_file import locked
 
 
 class TestMemoryStore(KVStoreConformance):
-    def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
-        return MemoryStore(page_size=page_size or 1000)
+    def make_store(self, folder: Path) -> KVStore:
+        return MemoryStore()
 
 
 class TestMemoryStoreThatComparesValues(KVStoreConformance):
-    def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
-        return MemoryStore(page_size=page_size or 1000, predicates="value")
+    def make_store(self, folder: Path) -> KVStore:
+        return MemoryStore(predicates="value")
 
 
 class TestSqliteStore(KVStoreConformance):
     shared = True
 
-    def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
+    def make_store(self, folder: Path) -> KVStore:
         folder.mkdir(exist_ok=True)
         self.path = folder / "kv.sqlite"
-        return SqliteStore(self.path, page_size=page_size or 1000, synchronous="normal", busy_seconds=0.0)
+        return SqliteStore(self.path, synchronous="normal", busy_seconds=0.0)
 
     @contextlib.contextmanager
     def throttled(self, store: KVStore) -> Iterator[bool]:

@@ -23,12 +23,12 @@ class _OverDynamoDB(OverANetwork):
         self.proxy = None
         self.opening = threading.Lock()
 
-    def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
+    def make_store(self, folder: Path) -> KVStore:
         address = None if self.proxy is None else self.proxy.address
         # DynamoDB makes a table once, moto may make it twice, and the second one is empty.
         with self.opening:
             table = self.tables.setdefault(folder, new_table())
-            return make(table, address, page_size=page_size or 1000, busy_seconds=0.0)
+            return make(table, address, busy_seconds=0.0)
 
     def make_proxy(self) -> FaultyProxy:
         return make_proxy()

@@ -26,12 +26,12 @@ class _OverEtcd(OverANetwork):
         self.naming = threading.Lock()
         servers.etcd()  # the first call starts it
 
-    def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
+    def make_store(self, folder: Path) -> KVStore:
         with self.naming:
             root = self.roots.setdefault(folder, new_root())
         if self.proxy is not None:
             return EtcdStore("127.0.0.1", self.proxy.port, root=root)
-        return make(root, page_size=page_size or 1000)
+        return make(root)
 
     def make_proxy(self) -> FaultyProxy:
         host, port = servers.etcd()

@@ -44,10 +44,10 @@ class TestPostgresStore(KVStoreConformance):
         for store in self.stores:
             store.close()
 
-    def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
+    def make_store(self, folder: Path) -> KVStore:
         with self.naming:
             self.table = self.tables.setdefault(folder, new_table())
-        store = PostgresStore(self.server, table=self.table, page_size=page_size or 1000, busy_seconds=0.1,
+        store = PostgresStore(self.server, table=self.table, busy_seconds=0.1,
                               prepare_threshold=self.prepare_threshold)
         self.stores.append(store)
         return store

@@ -33,9 +33,9 @@ def explore(setup: str, *programs: Sequence[str], most: int | None) -> None:
 
 @pytest.mark.parametrize("setup", EVERYDAY)
 def test_every_pair_of_operations(setup: str) -> None:
-    """Each pair in two of the setups: the soak runs every pair in each."""
+    """Each pair in one of the setups: the soak runs every pair in each."""
     for number, (left, right) in enumerate(itertools.combinations_with_replacement(PAIRED, 2)):
-        if (number + EVERYDAY.index(setup)) % 2:
+        if number % len(EVERYDAY) == EVERYDAY.index(setup):
             explore(setup, [left], ["put2" if left == right == "put" else right], most=FEW // 2)
 
 

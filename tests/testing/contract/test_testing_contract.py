@@ -28,5 +28,5 @@ class TestSharedLineStore(CompactionConformance):
 def test_checks_without_pytest_return_the_promises(tmp_path: Path) -> None:
     (tmp_path / "compaction").mkdir()
     promises = check_compaction(LineDriver(), tmp_path / "compaction")
-    assert len(promises) == 21
-    assert "test_plan_changes_nothing" in promises
+    assert len(promises) == 18
+    assert "test_plan_is_a_function_that_changes_nothing" in promises

@@ -186,6 +186,7 @@ def clean_up_with_the_sources(self: LineStore) -> int:
     return LineStore.clean_up(self)
 
 
+PLAN = "plan_is_a_function_that_changes_nothing"
 EMPTY, BUSY = "nothing_to_do_says_why", "busy_store_says_so_at_once"
 WITHIN, CLOSING = "calls_from_within_a_run_are_busy", "close_cancels_the_run_and_waits"
 OBSERVERS, FENCE = "observers_may_raise_and_may_call", "fence_guards_each_commit"
@@ -196,12 +197,12 @@ SHARED: Any = {"toy": SharedLineStore}
 STORES = [
     mistake("plan is None", EMPTY, "plan() returned None",
             plan=changed_plan(lambda toy, plan: None if plan.is_empty else plan)),
-    mistake("plan without reason", EMPTY, "the setting to change",
+    mistake("plan without reason", EMPTY, "and the setting",
             plan=changed_plan(lambda toy, plan: attrs.evolve(plan, why="nothing to do") if plan.is_empty else plan)),
-    mistake("plan writes", "plan_changes_nothing", "changes of the disk in plan()", plan=changed_plan(written)),
-    mistake("plan can be changed", "views_plans_and_status_are_values", "can be set", plan=changed_plan(
+    mistake("plan writes", PLAN, "changes of the disk in plan()", plan=changed_plan(written)),
+    mistake("plan can be changed", PLAN, "can be set", plan=changed_plan(
         lambda toy, plan: LoosePlan(plan.store, plan.chosen, plan.why, plan.bytes_available))),
-    mistake("plan depends on the hour", "equal_views_give_equal_plans", "decide by the view alone",
+    mistake("plan depends on the hour", PLAN, "by the view alone",
             plan=changed_plan(lambda toy, plan: attrs.evolve(plan, why=f"at {time.perf_counter_ns()}"))),
     mistake("always finds work", EMPTY, "an empty compaction",
             choice=lambda self, policy, view: LineChoice(view.files, f"{len(view.files)} files")),
@@ -209,7 +210,7 @@ STORES = [
     mistake("takes plan and policy", "contradicting_arguments_are_refused", "InvalidInput", require_one_of=nothing),
     mistake("carries out old plans", "old_plan_takes_nothing_of_later_writes", "Stale to be raised",
             is_outdated=answering(False)),
-    mistake("asks no policy but its own", "given_policy_is_called", "did not call it",
+    mistake("asks no policy but its own", ENDINGS, "this error to be raised",
             choice=lambda self, policy, view: LineStore.choice(self, self._policy, view)),
     mistake("verifies in words", "reclaim_verify_and_audit_answer", "a VerifyReport that is sound",
             verify=lambda self: str(LineStore.verify(self))),

@@ -318,7 +318,7 @@ def busy(folder: Path, files: RecordingFiles) -> None:
 @pytest.mark.parametrize("limit", [2, 20, 1000])
 def test_every_crash_is_its_picks(tmp_path: Path, limit: int) -> None:
     recording = record(tmp_path, busy)
-    for model, fates in distinct_crashes(recording, random.Random(1), limit, [2, 5, 18], set()):
+    for model, fates, _ in distinct_crashes(recording, random.Random(1), limit, [2, 5, 18], set()):
         again = CrashModel(recording)
         choices = Choices(model.picks(fates))
         again.advance_to(choices.pick("operations before the crash", *range(19)))
