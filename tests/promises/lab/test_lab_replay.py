@@ -27,7 +27,7 @@ from compactlib.lab import (
     replay,
 )
 from compactlib.lab.policies import ByEnd, DChoices, DecliningCost
-from compactlib.raftlog import SeedPolicy, SegmentLimits
+from compactlib.raftlog import EveryNMinors, SeedPolicy, SegmentLimits
 from compactlib.raftlog.policies import Elapsed
 from compactlib.scheduler import ByPriority, LevelConfig, SchedulerConfig
 from compactlib.staging import PressurePolicy
