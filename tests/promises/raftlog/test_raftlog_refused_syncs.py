@@ -58,7 +58,7 @@ class Disk:
             self.syncs += request.kind == "sync"
             if self.refused_from is not None and self.syncs >= self.refused_from:
                 if request.kind == "sync":
-                    self._losses.append((self._recorder.done, os.path.relpath(request.path, self.folder)))
+                    self._losses.append((len(self._recorder.recording().operations), os.path.relpath(request.path, self.folder)))
                 raise StorageError.from_os(OSError(errno.EIO, os.strerror(errno.EIO)), request.kind, request.path)
         return act()
 
