@@ -15,7 +15,7 @@ from compactlib.lru import Lru
 from compactlib.staging.errors import CommitNotFound
 from compactlib.staging.ranges.committed import CrossedBase, MergeBase
 from compactlib.staging.record import Cells, StoredForm, damaged
-from compactlib.staging.values import COMMITS, CommitId, MetaRangeId, commit_id_in, commit_key, is_commit_id
+from compactlib.staging.values import COMMITS, CommitId, MetaRangeId, commit_key, is_commit_id
 
 _CACHED: Final = 1000
 """Commits in the cache; they are immutable."""
@@ -123,12 +123,6 @@ class CommitStore:
     def metarange_of(self, commit_id: CommitId | None) -> MetaRangeId | None:
         """Return the metarange of a commit; `None` without a commit."""
         return None if commit_id is None else self.get(commit_id).metarange_id
-
-    def list(self) -> Iterator[tuple[CommitId, Commit]]:
-        """Yield every stored commit, reachable or not, in order of the ids."""
-        for key, value in self._cells.scan(COMMITS):
-            commit_id = commit_id_in(key)
-            yield commit_id, self.checked(commit_id, value)
 
     def history(self, commit_id: CommitId | None) -> Iterator[tuple[CommitId, Commit]]:
         """Yield a commit and all its ancestors, children before parents."""

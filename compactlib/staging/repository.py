@@ -255,7 +255,7 @@ class Repository(Closing):
             ranges_refused=self._context.owner.refused)
 
     def audit(self) -> None:
-        """Check the repository's records for contradictions. Reads all records and commits, no staged entries.
+        """Check the records of branches for contradictions. Reads them, their HEADs and metaranges, and all marks.
 
         Raises:
             AuditFailed: records contradict each other; the message names them.

@@ -98,7 +98,7 @@ def _verify(context: StagingContext, budget: Budget) -> VerifyReport:
 
 
 def _contradictions(context: StagingContext) -> Iterator[Finding]:
-    """Yield each missing commit or metarange, token of two owners, and wrong generation of a commit."""
+    """Yield each missing commit or metarange of a branch, and each token of two owners."""
     def found(place: str, what: str) -> Finding:
         return Finding("contradiction", place, what)
 
@@ -114,14 +114,6 @@ def _contradictions(context: StagingContext) -> Iterator[Finding]:
             if token in owners:
                 yield found(f"token {token}", f"named by {owners[token]!r} and by {branch!r}")
             owners[token] = branch
-    for commit_id, commit in context.commits.list():
-        try:
-            highest = max((context.commits.get(parent).generation for parent in commit.parents), default=0)
-        except CommitNotFound as error:
-            yield found(f"commit {commit_id}", f"a parent does not exist: {error}")
-            continue
-        if commit.generation != highest + 1:
-            yield found(f"commit {commit_id}", f"generation {commit.generation}, its highest parent {highest}")
 
 
 def _missing(context: StagingContext, record: BranchRecord) -> NotFound | None:
