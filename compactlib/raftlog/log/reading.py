@@ -267,14 +267,9 @@ class LogReading(Closing):
                     reader = self._segments.reader(ref.number)
                     # After the opening: an older row may name entries that a compaction has left out of the file.
                     kept = kept_positions(reader.index, part, self._segments.row)
-                except (NotFound, LiveIndexMissing) as error:
+                except (NotFound, LiveIndexMissing):
                     if ref == failed:
-                        missing = error.first if isinstance(error, LiveIndexMissing) else None
-                        if missing is None or missing not in self.unflushed:
-                            raise
-                        # From there on the entries are in the memtable.
-                        through = missing - 1
-                        continue
+                        raise
                     failed = ref
                     self.refresh()
                     slabs, through = self._slabs(), self._end_of_segments()
