@@ -22,7 +22,8 @@ from compactlib.errors import CorruptData, Unsupported
 from compactlib.files.checksum import crc32
 from compactlib.raftlog.errors import FrameDamaged, RefusalReason
 from compactlib.raftlog.snapshot_meta import SnapshotManifest
-from compactlib.raftlog.values import MAX_INDEX, Entry
+from compactlib.raftlog.values import MAX_INDEX
+from compactlib.raftlog.wal.frames import Frame, decode_frame
 
 VERSION = 1
 """The version of the transfer; an offer begins with it. `Refuse` has the same bytes in every version."""
@@ -37,8 +38,6 @@ _HEAD = struct.Struct("<IB3x")
 _CRC = struct.Struct("<I")
 _VERSION = struct.Struct("<H")
 _OFFSET = struct.Struct("<Q")
-_ENTRIES = struct.Struct("<QI")
-_ENTRY = struct.Struct("<QQI")
 
 
 @attrs.frozen
@@ -81,10 +80,9 @@ class Live:
 
 @attrs.frozen
 class Entries:
-    """Live entries, ascending; `previous` is the index of the first entry's predecessor, to detect a lost frame."""
+    """Live entries, ascending, as a sparse frame of the WAL; its `previous` is the index before the first of them."""
 
-    previous: int
-    entries: tuple[Entry, ...]
+    frame: Frame
 
 
 @attrs.frozen
@@ -170,12 +168,8 @@ def _pieces(message: Message) -> list[bytes]:
     match message:
         case Live(offset, data) | State(offset, data):
             return [_OFFSET.pack(offset), data]
-        case Entries(previous, entries):
-            # The index plus 1, so that -1 is 0. The highest index does not fit, and is written as its predecessor.
-            pieces = [_ENTRIES.pack(min(previous + 1, MAX_INDEX), len(entries))]
-            for index, term, payload in entries:
-                pieces += (_ENTRY.pack(index, term, len(payload)), payload)
-            return pieces
+        case Entries(frame):
+            return frame.encode(0, 0, 0)
         case Offer():
             return [_VERSION.pack(VERSION), _CODECS[Offer].encode(message)]
         case Refuse(detail=detail):
@@ -188,7 +182,12 @@ def _message(kind: type[Message], body: bytes) -> Message:
     if kind is Live or kind is State:
         return kind(_OFFSET.unpack_from(body)[0], body[_OFFSET.size:])
     if kind is Entries:
-        return _entries(body)
+        decoded = decode_frame(body, 0, 0)
+        if decoded is None or not decoded[0].is_sparse or decoded[0].frame_bytes != len(body):
+            raise ValueError("no sparse frame")
+        for _ in decoded[0].runs():
+            pass
+        return Entries(decoded[0])
     if kind is Offer:
         (version,) = _VERSION.unpack_from(body)
         if version != VERSION:
@@ -200,17 +199,3 @@ def _message(kind: type[Message], body: bytes) -> Message:
         raise ValueError(f"{len(body)} bytes of JSON")
     message: Message = _CODECS[kind].decode(body, "<stream>")
     return message
-
-
-def _entries(body: bytes) -> Entries:
-    above, count = _ENTRIES.unpack_from(body)
-    place = _ENTRIES.size
-    entries: list[Entry] = []
-    for _ in range(count):
-        index, term, length = _ENTRY.unpack_from(body, place)
-        place += _ENTRY.size
-        entries.append(Entry(index, term, body[place:place + length]))
-        place += length
-    if place != len(body):
-        raise ValueError(f"entries of {place} bytes in a body of {len(body)}")
-    return Entries(above - 1, tuple(entries))

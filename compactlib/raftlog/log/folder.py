@@ -17,6 +17,7 @@ from compactlib.raftlog.hard_state import read_hard_state
 from compactlib.raftlog.names import (
     COMPACTING_SUFFIX,
     HARD_STATE_NAME,
+    LINK_SUFFIX,
     LOCK_NAME,
     LOGS_FOLDER,
     SNAPSHOT_NAME,
@@ -76,6 +77,24 @@ def require_log(folder: StrPath, *, may_create: bool) -> bool:
         raise NotALog(f"{path} is not a log: expected segment files such as {segment_name(1)!r}, found {found}; "
                       f"check the path, or create a log in an empty folder", path=path)
     return False
+
+
+def require_links(folder: StrPath) -> None:
+    """Raise `Unsupported` unless the file system of a new log has hard and symbolic links, which compactions need.
+
+    Not through `Files`: the link means nothing after a crash, and opening removes it as a leftover.
+    """
+    link = os.path.join(folder, segment_name(1) + LINK_SUFFIX)
+    try:
+        os.link(os.path.join(folder, LOCK_NAME), link)  # noqa: TID251
+        os.unlink(link)  # noqa: TID251
+        os.symlink(LOCK_NAME, link)  # noqa: TID251
+        os.unlink(link)  # noqa: TID251
+    except OSError as error:
+        # A full disk, for example, does not matter here.
+        if error.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise Unsupported(f"the file system of {os.fspath(folder)} has no hard or no symbolic links, and a log "
+                              f"cannot be compacted without; keep it on another file system") from error
 
 
 def is_log(folder: StrPath) -> bool:

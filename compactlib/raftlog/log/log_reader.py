@@ -35,7 +35,7 @@ from compactlib.raftlog.snapshot_meta import (
     read_snapshot_meta,
     snapshot_version,
 )
-from compactlib.raftlog.snapshots.folder import checkpoint_in, is_half_installed
+from compactlib.raftlog.snapshots.folder import is_half_installed
 from compactlib.raftlog.values import MAX_INDEX, DamagedEntry, SegmentLimits
 from compactlib.raftlog.wal.frames import Frame
 from compactlib.raftlog.wal.recovery import read_frames, wal_files
@@ -133,14 +133,6 @@ class LogReader(LogReading):
     def _wal_files(self) -> object:
         """Names, sizes and times of the WAL files, to detect changes."""
         return None if self._wal is None else wal_files(self._wal)
-
-    def checkpoint(self, index: int) -> SnapshotMeta | None:
-        """The checkpoint at `index`, with its live set; `None` if it does not exist.
-
-        Raises:
-            CorruptData, Unsupported, StorageError: it cannot be read.
-        """
-        return checkpoint_in(self._folder, index)
 
     @property
     def limits(self) -> SegmentLimits:

@@ -147,7 +147,7 @@ class Snapshots:
         assert row.manifest is not None, "the log keeps its state"
         return StateReader(self._path(row, "state"), row.manifest)
 
-    def write(self, row: SnapshotMeta, state: Iterable[Buffer], machine_version: int, cluster: bytes) -> SnapshotMeta:
+    def write(self, row: SnapshotMeta, state: Iterable[Buffer], machine_version: int) -> SnapshotMeta:
         """Write a state durably, read it back, and return the row that names it, which the caller commits."""
         row = attrs.evolve(row, attempt=self._next_attempt(row))
         path = self._path(row, "state")
@@ -159,8 +159,8 @@ class Snapshots:
                     crc = crc32(batch, crc)
                 out.sync()
             row = attrs.evolve(row, manifest=SnapshotManifest(
-                index=row.index, term=row.term, state_bytes=size, state_crc=crc, machine_version=machine_version,
-                cluster=cluster).with_live(row.live))
+                index=row.index, term=row.term, state_bytes=size, state_crc=crc,
+                machine_version=machine_version).with_live(row.live))
             self._check(row)
             self._files.sync_folder(self.folder)
         return row
@@ -279,23 +279,13 @@ class Snapshots:
             reader.check()
 
 
-def _checkpoint_stems(folder: StrPath, above: int) -> list[SnapshotMeta]:
+def _checkpoint_stems(folder: str, above: int) -> list[SnapshotMeta]:
     """Rows with index, term and attempt of the checkpoints above an index in a folder of snapshots; ascending."""
     if look_at(folder) is None:
         return []
     keys = sorted(tuple(map(int, match.groups()[:3])) for name in list_folder(folder)
                   if (match := _NAME.fullmatch(name)) and match[4] == "checkpoint")
     return [SnapshotMeta(index, term, attempt=attempt) for index, term, attempt in keys if index > above]
-
-
-def checkpoint_in(folder: StrPath, index: int) -> SnapshotMeta | None:
-    """The checkpoint at `index` of the log in `folder`, which may have a writer; `None` if it does not exist."""
-    inside = os.path.join(folder, SNAPSHOTS_FOLDER)
-    for stem in reversed(_checkpoint_stems(inside, index - 1)):
-        path = os.path.join(inside, _name(stem, "checkpoint"))
-        if stem.index == index and (data := read_if_there(path)) is not None:
-            return decode_snapshot_meta(data, path)
-    return None
 
 
 def is_half_installed(folder: StrPath, row: SnapshotMeta) -> bool:

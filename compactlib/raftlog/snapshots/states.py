@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files of a snapshot: `StateReader` reads a state, `Incoming` receives one with its live entries.
 
-The state that has arrived stays for a retry when the stream breaks. The live entries are stored as the frames in which
-they arrived. `seal` gives the state its name, and ends the file of the entries by a frame without entries: it has the
-index above which they replace the log's. Then the log's row can name the snapshot.
+The state that has arrived stays for a retry when the stream breaks. The live entries are stored as sparse frames of the
+WAL, as they arrived. `seal` gives the state its name, and ends the file of the entries by a truncation, which has the
+highest index that stays in the log. Then the log's row can name the snapshot.
 """
 
 from __future__ import annotations
@@ -12,24 +12,22 @@ import os
 from collections.abc import Iterator
 
 from compactlib._closing import closed_on_failure
-from compactlib.errors import Closed, CorruptData, StorageError, Unsupported
+from compactlib.errors import Closed, CorruptData, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, OutFile, ReadDescriptor, StrPath, look_at, read_exactly
 from compactlib.raftlog.errors import SnapshotLost
-from compactlib.raftlog.messages import (
-    CRC_BYTES,
-    HEAD_BYTES,
-    OVERHEAD_BYTES,
-    Entries,
-    body_bytes,
-    decode,
-    encode,
-)
 from compactlib.raftlog.snapshot_meta import SnapshotManifest, SnapshotMeta
-from compactlib.raftlog.values import MAX_PAYLOAD_BYTES
+from compactlib.raftlog.wal.frames import (
+    FRAME_HEADER_BYTES,
+    Frame,
+    FrameKind,
+    cut_frame,
+    decode_frame,
+    sparse_frame,
+    whole_bytes,
+)
 
 _PIECE_BYTES = 1 << 20
-_SEAL_BYTES = len(encode(Entries(-1, ())))
 
 
 class StateReader(ReadDescriptor):
@@ -154,14 +152,14 @@ class Incoming:
         self._require_open()
         self._state.write_at(offset, [data])
 
-    def write_entries(self, entries: Entries) -> None:
-        """Append live entries; not durable."""
+    def write_frame(self, frame: Frame) -> None:
+        """Append a frame of live entries; not durable."""
         self._require_open()
-        self._entries_bytes += self._entries.write_at(self._entries_bytes, [encode(entries)])
+        self._entries_bytes += self._entries.write_at(self._entries_bytes, frame.encode(0, 0, 0))
 
-    def groups(self) -> Iterator[Entries]:
+    def frames(self) -> Iterator[Frame]:
         """The live entries in the frames in which they arrived."""
-        return _groups(self._entries.fileno(), self._entries_path)
+        return _frames(self._entries.fileno(), self._entries_path)
 
     def finish(self) -> None:
         """Make the state durable, read it, and raise `CorruptData` if it is not the manifest's."""
@@ -177,7 +175,7 @@ class Incoming:
     def seal(self, cut_after: int) -> None:
         """End the file of the live entries, which replace the log's above `cut_after`; both files are durable then."""
         # First: if the log was closed, the state under its first name is of the next transfer.
-        self.write_entries(Entries(cut_after, ()))
+        self.write_frame(cut_frame(cut_after))
         self._entries.sync()
         self._files.rename(self._incoming_path, self._state_path)
         self._files.sync_folder(os.path.dirname(self._entries_path))
@@ -201,46 +199,40 @@ class Incoming:
                     self._files.unlink(path)
 
 
-def read_sealed(path: StrPath) -> tuple[int, Iterator[Entries]]:
+def read_sealed(path: str) -> tuple[int, Iterator[Frame]]:
     """Read a file that `Incoming.seal` has ended: the index, and an iterator over the live entries above it.
 
     Raises:
         CorruptData: the file is damaged; raised by the iterator, too.
         StorageError: it cannot be read.
     """
-    name = os.fspath(path)
     try:
         size = os.stat(path).st_size
         with open(path, "rb") as file:
-            last = list(_groups(file.fileno(), name, max(0, size - _SEAL_BYTES)))
+            last = list(_frames(file.fileno(), path, max(0, size - FRAME_HEADER_BYTES)))
     except OSError as error:
         raise StorageError.from_os(error, "read", path) from error
-    if len(last) != 1 or last[0].entries:
-        raise CorruptData(path=name, offset=size, expected="the frame that ends the live entries", found="another")
-    after = last[0].previous
+    if len(last) != 1 or last[0].kind != FrameKind.CUT:
+        raise CorruptData(path=path, offset=size, expected="the frame that ends the live entries", found="another")
+    after = -1 if last[0].previous is None else last[0].previous
 
-    def missing() -> Iterator[Entries]:
+    def missing() -> Iterator[Frame]:
         with open(path, "rb") as file:
-            for group in _groups(file.fileno(), name):
-                entries = tuple(entry for entry in group.entries if entry.index > after)
-                if entries:
-                    yield Entries(group.previous, entries)
+            for frame in _frames(file.fileno(), path):
+                rows = [(index, term, payload) for index, term, (payload,) in frame.runs() if index > after]
+                if rows:
+                    indexes, terms, payloads = zip(*rows, strict=True)
+                    yield sparse_frame(indexes, terms, payloads, None)
 
     return after, missing()
 
 
-def _groups(descriptor: int, path: str, at: int = 0) -> Iterator[Entries]:
+def _frames(descriptor: int, path: str, at: int = 0) -> Iterator[Frame]:
     end = os.fstat(descriptor).st_size
     while at < end:
-        head = read_exactly(descriptor, HEAD_BYTES, at)
-        try:
-            if len(head) < HEAD_BYTES:
-                raise Unsupported(f"{len(head)} bytes")
-            size = HEAD_BYTES + body_bytes(head, limit=MAX_PAYLOAD_BYTES + OVERHEAD_BYTES) + CRC_BYTES
-            group = decode(read_exactly(descriptor, size, at))
-        except (CorruptData, Unsupported) as error:
-            raise CorruptData(path=path, offset=at, expected="a frame of live entries", found=str(error)) from error
-        if not isinstance(group, Entries):
-            raise CorruptData(path=path, offset=at, expected="a frame of live entries", found=type(group).__name__)
-        yield group
+        size = whole_bytes(read_exactly(descriptor, FRAME_HEADER_BYTES, at), 0)
+        decoded = decode_frame(read_exactly(descriptor, size, at), 0, 0)
+        if decoded is None:
+            raise CorruptData(path=path, offset=at, expected="a frame of live entries", found="a damaged frame")
+        yield decoded[0]
         at += size

@@ -216,6 +216,12 @@ MARK = Frame(FrameKind.MARK, 0, 0, None, False, 0, b"", 0)
 """Proves that everything before it in the file is durable."""
 
 
+def whole_bytes(head: bytes, salt: int) -> int:
+    """The size of the whole frame that begins with the header `head`; 0 if that is damaged."""
+    fields = _head(head, 0, salt)
+    return 0 if fields is None else FRAME_HEADER_BYTES + padded(fields[10])
+
+
 def synced_end_at(data: bytes, offset: int, salt: int) -> int | None:
     """The `synced_end` of the frame at `offset` of `data`; `None` if the frame has no whole header."""
     head = _head(data, offset, salt)

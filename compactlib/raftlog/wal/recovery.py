@@ -41,14 +41,12 @@ class RecoveredWal:
         last_end: proven durable size of the newest file.
         frames: by log, every frame that counts, in the order of writing.
         unproven: the last frames, which are not proven durable, with the ids of their logs.
-        torn_bytes: size of the torn end of the newest file.
     """
 
     numbers: tuple[int, ...] = ()
     last_end: int = 0
     frames: Mapping[str, list[Frame]] = attrs.field(factory=dict)
     unproven: tuple[tuple[str, Frame], ...] = ()
-    torn_bytes: int = 0
 
     @property
     def last_number(self) -> int:
@@ -72,11 +70,11 @@ def read_wal(folder: StrPath) -> RecoveredWal:
     headers = [_header(folder, number) for number in numbers]
     frames: dict[str, list[Frame]] = {}
     unproven: list[tuple[str, Frame]] = []
-    torn, end = 0, 0
+    end = 0
     counts = [*(header.previous_end for header in headers[1:]), None]
     for header, counts_to in zip(headers, counts, strict=False):
         path = os.path.join(folder, wal_name(header.number))
-        placed, end, torn = _scan(_read(path), header.salt, path, counts_to)
+        placed, end = _scan(_read(path), header.salt, path, counts_to)
         ids: dict[int, str] = {}
         at = FILE_HEADER_BYTES
         for frame, log in placed:
@@ -92,7 +90,7 @@ def read_wal(folder: StrPath) -> RecoveredWal:
                 if at >= end:
                     unproven.append((ids[log], frame))
             at += frame.frame_bytes
-    return RecoveredWal(tuple(numbers), end, frames, tuple(unproven), torn)
+    return RecoveredWal(tuple(numbers), end, frames, tuple(unproven))
 
 
 def read_frames(wal: str, log_id: str | None) -> tuple[Frame, ...]:
@@ -126,7 +124,7 @@ def wal_files(wal: str) -> list[tuple[str, int, int]]:
     return listed
 
 
-def _scan(data: bytes, salt: int, path: str, counts_to: int | None) -> tuple[list[tuple[Frame, int]], int, int]:
+def _scan(data: bytes, salt: int, path: str, counts_to: int | None) -> tuple[list[tuple[Frame, int]], int]:
     """The frames of a file that count, without marks; see the head of this file.
 
     Args:
@@ -136,26 +134,25 @@ def _scan(data: bytes, salt: int, path: str, counts_to: int | None) -> tuple[lis
         counts_to: its durable size, from its successor; `None` for the newest file.
 
     Returns:
-        The frames, with the numbers of their logs; the end of those that are proven durable; the size of the torn end.
+        The frames, with the numbers of their logs; the end of those that are proven durable.
     """
     found: list[tuple[Frame, int]] = []
     ends = [FILE_HEADER_BYTES]
-    proven_end = offset = behind = FILE_HEADER_BYTES
+    proven_end = offset = FILE_HEADER_BYTES
     limit = len(data) if counts_to is None else counts_to
     while offset < limit and (decoded := decode_frame(data, offset, salt)) is not None:
         frame, log, synced_end = decoded
         proven_end = max(proven_end, synced_end)
-        behind = offset + frame.frame_bytes
         if frame.kind == FrameKind.MARK:
             break
-        offset = behind
+        offset += frame.frame_bytes
         found.append((frame, log))
         ends.append(offset)
     if counts_to is not None:
         if offset != counts_to:
             raise CorruptData(path=path, offset=offset, expected=f"whole frames up to {counts_to}, the size in the "
                               f"next file", found="a damaged frame" if offset < len(data) else "the end of the file")
-        return found, offset, 0
+        return found, offset
     place = data.find(FRAME_MAGIC, offset)
     while place >= 0:
         durable = synced_end_at(data, place, salt) if place % ALIGNMENT == 0 else None
@@ -163,8 +160,7 @@ def _scan(data: bytes, salt: int, path: str, counts_to: int | None) -> tuple[lis
             raise CorruptData(path=path, offset=offset, expected=f"a whole frame, since everything up to {durable} was "
                               f"durable", found="a damaged frame")
         place = data.find(FRAME_MAGIC, place + 1)
-    # Zeros are written ahead of the frames.
-    return found, max(end for end in ends if end <= proven_end), len(data[behind:].rstrip(b"\0"))
+    return found, max(end for end in ends if end <= proven_end)
 
 
 def _header(folder: StrPath, number: int) -> FileHeader:

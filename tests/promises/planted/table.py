@@ -334,14 +334,14 @@ MISTAKES: Sequence[Mistake] = (
         (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
         "A received snapshot is in force whose state a power failure has taken."),
     Mistake(
-        "received-term-not-recorded", "compactlib/raftlog/replication/transfer.py",
+        "received-term-not-recorded", "compactlib/raftlog/transfer.py",
         "            self.log.record_hard_state(self.offer.term)\n",
         "            pass\n",
         (RECEIVED + "test_term_of_the_leader_is_durable_before_the_snapshot_is_taken",),
         "A follower takes a snapshot in a term that it forgets, and may vote in it twice."),
     Mistake(
-        "received-links-not-checked", "compactlib/raftlog/replication/transfer.py",
-        "if frame.previous != previous or not indexes",
+        "received-links-not-checked", "compactlib/raftlog/transfer.py",
+        "if before != previous or not indexes",
         "if not indexes",
         (RECEIVED + "test_entries_that_do_not_follow_are_refused_as_damage",),
         "A gap in what a leader sends is not noticed."),
@@ -357,7 +357,7 @@ MISTAKES: Sequence[Mistake] = (
         (RECEIVED + "test_disk_that_refuses_leaves_the_old_log_or_a_closed_one",),
         "A follower appends over entries that the snapshot in force needs."),
     Mistake(
-        "sent-entries-not-pinned", "compactlib/raftlog/replication/transfer.py",
+        "sent-entries-not-pinned", "compactlib/raftlog/transfer.py",
         "            pin = held.enter_context(log.pin(row.live))\n",
         "            pin = held.enter_context(log.pin(row.live))\n"
         "            pin.release()\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Both sides of the transfer of a snapshot with its live entries to another member. No I/O but the logs'.
+"""`send_snapshot` and `receive_snapshot`: a snapshot with its live entries goes to another member over a stream.
 
     sender                                        receiver
     Offer ─────────────────────────────────────▶  refuses, or accepts
@@ -7,9 +7,10 @@
     Live… Entries… State… ─────────────────────▶  writes them beside the log
           ◀─────────────────────────────────────  Installed, once the snapshot is in force, durably
 
-`sending` and `receiving` are generators: they yield frames to write, and take frames that were read. `streams.py` runs
-them over a stream of asyncio. Live entries are sent in the order of the log and before the state, each frame with the
-index before its first entry. Neither side has timers: the host closes a silent stream, which ends both sides.
+Both sides are generators without I/O but the logs': they yield frames to write, and take frames that were read. `_run`
+runs a side over a stream of asyncio that the host has opened; each step, with its disk work, in a thread. Live entries
+are sent in the order of the log and before the state, each frame with the index before its first entry. Neither side
+has timers: the host closes a silent stream, which ends both sides.
 
 The receiver changes nothing in the log before the whole snapshot is on the disk and was checked. The state that has
 arrived stays for the next stream with the same snapshot, unless the disk refused or the state is not the manifest's.
@@ -17,8 +18,10 @@ arrived stays for the next stream with the same snapshot, unless the disk refuse
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from itertools import islice
 from typing import TypeAlias, TypeVar
 
@@ -29,6 +32,8 @@ from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.errors import FrameDamaged, RefusalReason, TransferBroken, TransferRefused
 from compactlib.raftlog.messages import (
+    CRC_BYTES,
+    HEAD_BYTES,
     MAX_FRAME_ENTRIES,
     OVERHEAD_BYTES,
     Accept,
@@ -39,21 +44,25 @@ from compactlib.raftlog.messages import (
     Offer,
     Refuse,
     State,
+    body_bytes,
     decode,
     encode,
 )
 from compactlib.raftlog.pins import Pin
 from compactlib.raftlog.raft_log import RaftLog
-from compactlib.raftlog.snapshot_meta import SnapshotManifest, SnapshotMeta
+from compactlib.raftlog.snapshot_meta import SnapshotManifest
 from compactlib.raftlog.snapshots.states import Incoming, StateReader
 from compactlib.raftlog.values import MAX_PAYLOAD_BYTES, Entry
+from compactlib.raftlog.wal.frames import sparse_frame
 
+_MAX_CHUNK_BYTES = 8 << 20
+_MAX_MACHINE_VERSION = (1 << 32) - 1
 _MessageT = TypeVar("_MessageT", bound=Message)
 _T = TypeVar("_T")
 
 Talk: TypeAlias = Generator[bytes, "bytes | None", _T]
-"""One side of a transfer. It yields a frame to write, and is sent a frame that has arrived, or `None`; or it yields
-`b""`, and is sent the next frame. `TransferBroken` is thrown into it when the stream ends."""
+"""One side of a transfer. It yields a frame to write; or `b""`, and is sent the next frame that arrives.
+`TransferBroken` is thrown into it when the stream ends."""
 
 
 @attrs.frozen(kw_only=True)
@@ -76,18 +85,134 @@ class TransferReport:
         return self.manifest.index
 
 
+Stream: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+"""As `asyncio.open_connection` returns it; of it, `readexactly`, `write` and `drain` are called."""
+
+
+async def send_snapshot(stream: Stream, log: RaftLog, *, term: int, chunk_bytes: int = 1 << 20) -> TransferReport:
+    """Send the newest snapshot of a leader's log to a follower, with the live entries that the follower needs.
+
+    Compactions and newer snapshots do not disturb it. After an error or a cancelled call, close the stream.
+
+    Args:
+        stream: reader and writer, opened and closed by the host. The other end calls `receive_snapshot`.
+        log: the leader's; the follower's has the same `log_id`.
+        term: the leader's.
+        chunk_bytes: payload of a frame, up to 8 MiB; a larger entry has its own frame.
+
+    Raises:
+        TransferRefused: the follower refuses the snapshot; `reason` decides the leader's next step. `ALREADY_APPLIED`
+            also if the log has all entries that the follower lacks (`StoreOptions.keep_trailing`): send entries from
+            `last_applied + 1` on.
+        TransferBroken: the stream ended, also if the follower has refused the rest; send again over another stream.
+        FrameDamaged, Unsupported: the peer's answer is damaged, or of another release.
+        NotFound: there is no snapshot yet.
+        CorruptData, LiveIndexMissing, StorageError: the snapshot or an entry cannot be read.
+    """
+    talk = _sending(log, term, min(chunk_bytes, _MAX_CHUNK_BYTES))
+    return await _run(talk, stream, max_bytes=OVERHEAD_BYTES)
+
+
+async def receive_snapshot(stream: Stream, log: RaftLog, *, last_applied: int,
+                           machine_versions: tuple[int, int] = (0, _MAX_MACHINE_VERSION),
+                           max_entry_bytes: int = 64_000_000, max_live_bytes: int = 32 << 20) -> TransferReport:
+    """Receive a snapshot for a follower's log, and install it. Then the host restores its machine from it.
+
+    Until this returns, the host applies and appends no entries. The log is not changed before the whole snapshot has
+    arrived and was checked; then only the entries that contradict the snapshot are truncated. The leader's term is
+    recorded (`RaftLog.record_hard_state`); a higher term that is recorded during the transfer ends it.
+
+    A call that is cancelled during the installation returns when that has ended: check `log.state`. After an error,
+    close the stream.
+
+    Args:
+        stream: reader and writer, opened and closed by the host. The other end calls `send_snapshot`.
+        log: the follower's.
+        last_applied: the last index that the machine has applied, -1 before the first.
+        machine_versions: the lowest and the highest machine version that the machine restores.
+        max_entry_bytes: limit of a payload; a payload is held in memory.
+        max_live_bytes: limit of the live set as `IndexSet.to_bytes`, where a run of scattered indexes takes a byte or
+            two; decoding it takes up to 120 times as much memory.
+
+    Raises:
+        TransferRefused: a side has ended the transfer, for a `reason`.
+        TransferBroken: the stream ended. The state that has arrived stays, and the next call continues behind it.
+        FrameDamaged, Unsupported: a frame is damaged, or of another release.
+        LiveIndexMissing: the log lacks live entries that its machine has applied.
+        CorruptData: the state that arrived is not the state that was offered; it was discarded.
+        StorageError: the disk refused.
+        Busy: another snapshot of the log is being received.
+        Closed: the log was closed, perhaps by a failure during the installation: open it again.
+        InvalidInput: the log has a snapshot from which the machine was not restored.
+    """
+    talk = _receiving(log, last_applied, machine_versions, max_entry_bytes, max_live_bytes)
+    return await _run(talk, stream, max_bytes=max(max_entry_bytes, _MAX_CHUNK_BYTES) + OVERHEAD_BYTES)
+
+
+async def _run(talk: Talk[_T], stream: Stream, *, max_bytes: int) -> _T:
+    """Run a side to its end."""
+    reader, writer = stream
+    given: bytes | CompactlibError | None = None
+    result: list[_T] = []
+    try:
+        while (step := await _in_thread(partial(_step, talk, given, result))) is not None:
+            given = None
+            try:
+                if step:
+                    writer.write(step)
+                    await writer.drain()
+                else:
+                    head = await reader.readexactly(HEAD_BYTES)
+                    given = head + await reader.readexactly(body_bytes(head, limit=max_bytes) + CRC_BYTES)
+            except (OSError, EOFError) as error:
+                given = TransferBroken(f"the stream ended before the transfer did ({type(error).__name__}: {error}); "
+                                       f"send the snapshot again over another stream")
+            except FrameDamaged as error:
+                given = error
+        return result[0]
+    finally:
+        talk.close()
+
+
+def _step(talk: Talk[_T], given: bytes | CompactlibError | None, result: list[_T]) -> bytes | None:
+    """The next frame to write, `b""` to read one; `None` at the end, with the result."""
+    try:
+        return talk.throw(given) if isinstance(given, CompactlibError) else talk.send(given)
+    except StopIteration as end:
+        result.append(end.value)
+        return None
+
+
+async def _in_thread(call: Callable[[], _T]) -> _T:
+    """Call in a thread. A cancelled call is waited for, because it uses the side."""
+    running = asyncio.get_running_loop().run_in_executor(None, call)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        while not running.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([running])
+        if not running.cancelled():
+            running.exception()
+        raise
+
+
 # -- the leader's side
 
 
-def sending(log: RaftLog, *, term: int, chunk_bytes: int) -> Talk[TransferReport]:
-    """Send the log's newest snapshot; see `send_snapshot`."""
+def _sending(log: RaftLog, term: int, chunk_bytes: int) -> Talk[TransferReport]:
     if chunk_bytes < 1:
         raise InvalidInput(f"chunk_bytes is {chunk_bytes}; give at least 1")
-    with _held_snapshot(log) as (row, pin, state):
+    with contextlib.ExitStack() as held:
+        # No snapshot is taken in between.
+        with log._snapshotting:
+            row = log.state
+            state = held.enter_context(log.open_state())
+            pin = held.enter_context(log.pin(row.live))
         index, last_applied = row.index, -1
         try:
-            frame = (yield encode(Offer(term, state.manifest, log.log_id))) or (yield b"")
-            accept = _expected(frame, Accept, index=index)
+            yield encode(Offer(term, state.manifest, log.log_id))
+            accept = _expected((yield b""), Accept, index=index)
             last_applied = accept.last_applied
             if last_applied >= row.kept_from:
                 raise TransferRefused(
@@ -95,31 +220,15 @@ def sending(log: RaftLog, *, term: int, chunk_bytes: int) -> Talk[TransferReport
                     detail=f"the follower has applied up to {last_applied}, and the leader's log holds every entry "
                     f"from {row.kept_from} on; send those")
             needed = row.live.at_least(last_applied + 1)
-            answer = None
             for message in _messages(row.live, needed, pin, state, accept, term, chunk_bytes):
-                answer = yield encode(message)
-                if answer is not None:
-                    # The follower refuses the rest.
-                    break
-            installed = _expected(answer or (yield b""), Installed, index=index)
+                yield encode(message)
+            installed = _expected((yield b""), Installed, index=index)
             if installed.index != index:
                 raise FrameDamaged(expected=f"snapshot {index} installed", found=f"{installed.index}")
             return TransferReport(manifest=state.manifest, entries=needed.count, resumed_at=accept.state_offset)
         except CompactlibError as error:
             yield from _refusing(error, term=term, last_applied=last_applied)
             raise
-
-
-@contextlib.contextmanager
-def _held_snapshot(log: RaftLog) -> Iterator[tuple[SnapshotMeta, Pin, StateReader]]:
-    """The newest snapshot, with its live entries pinned and its state open for reading."""
-    with contextlib.ExitStack() as held:
-        # No snapshot is taken in between.
-        with log._snapshotting:
-            row = log.state
-            state = held.enter_context(log.open_state())
-            pin = held.enter_context(log.pin(row.live))
-        yield row, pin, state
 
 
 def _messages(live: IndexSet, needed: IndexSet, pin: Pin, state: StateReader, accept: Accept, term: int,
@@ -140,11 +249,11 @@ def _messages(live: IndexSet, needed: IndexSet, pin: Pin, state: StateReader, ac
                 detail=f"live entry {index} has {len(entry.payload)} bytes, the follower takes at most "
                 f"max_entry_bytes={accept.max_entry_bytes}; raise that there")
         if group and (size > chunk_bytes or len(group) == MAX_FRAME_ENTRIES):
-            yield Entries(previous, tuple(group))
+            yield _frame_of(previous, group)
             previous, group, size = group[-1].index, [], len(entry.payload)
         group.append(entry)
     if group:
-        yield Entries(previous, tuple(group))
+        yield _frame_of(previous, group)
     offset, crc = accept.state_offset, 0
     while offset < manifest.state_bytes:
         data = state.read(offset, chunk_bytes)
@@ -159,12 +268,16 @@ def _messages(live: IndexSet, needed: IndexSet, pin: Pin, state: StateReader, ac
                           expected=f"CRC {manifest.state_crc:#010x}; take another snapshot")
 
 
+def _frame_of(previous: int, entries: list[Entry]) -> Entries:
+    indexes, terms, payloads = zip(*entries, strict=True)
+    return Entries(sparse_frame(indexes, terms, payloads, previous if previous >= 0 else None))
+
+
 # -- the follower's side
 
 
-def receiving(log: RaftLog, *, last_applied: int, machine_versions: tuple[int, int], max_entry_bytes: int,
-              max_live_bytes: int) -> Talk[TransferReport]:
-    """Receive a snapshot, and put it in force; see `receive_snapshot`."""
+def _receiving(log: RaftLog, last_applied: int, machine_versions: tuple[int, int], max_entry_bytes: int,
+               max_live_bytes: int) -> Talk[TransferReport]:
     if not 0 < max_entry_bytes <= MAX_PAYLOAD_BYTES - OVERHEAD_BYTES:
         raise InvalidInput(f"max_entry_bytes is {max_entry_bytes}; a frame takes entries of 1 to "
                            f"{MAX_PAYLOAD_BYTES - OVERHEAD_BYTES} bytes")
@@ -243,15 +356,16 @@ class _Receiver:
         """Write the needed entries beside the log; each frame follows the one before."""
         previous, term = self.last_applied, self.offer.manifest.term
         while count:
-            frame = yield from self._next(Entries)
-            indexes = [entry.index for entry in frame.entries]
-            due = list(islice(needed, len(indexes)))
-            if frame.previous != previous or not indexes or indexes != due:
+            frame = (yield from self._next(Entries)).frame
+            found = [(index, of) for index, of, _ in frame.runs()]
+            indexes, due = [index for index, _ in found], list(islice(needed, len(found)))
+            before = -1 if frame.previous is None else frame.previous
+            if before != previous or not indexes or indexes != due:
                 raise FrameDamaged(expected=f"entries after {previous}: {due[:3]}, …",
-                                   found=f"entries after {frame.previous}: {indexes[:3]}, …")
-            if any(entry.term > term for entry in frame.entries):
+                                   found=f"entries after {before}: {indexes[:3]}, …")
+            if any(of > term for _, of in found):
                 raise FrameDamaged(expected=f"entries of terms up to {term}", found="a higher one")
-            incoming.write_entries(frame)
+            incoming.write_frame(frame)
             previous, count = indexes[-1], count - len(indexes)
 
     def _next(self, kind: type[_MessageT]) -> Generator[bytes, bytes | None, _MessageT]:
