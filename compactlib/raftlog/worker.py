@@ -260,7 +260,7 @@ class LogCompactionWorker(PeriodicService):
             self._observer.event(SNAPSHOT_WRITTEN, **written.to_dicts()[0])
 
     def _compact(self, budget: Budget) -> None:
-        policy, self._policy = self._policy, None
+        policy = self._take_policy()
         try:
             report = self._log.compact(policy=policy, executor=self._executor, budget=budget)
         except BaseException as error:
@@ -269,10 +269,15 @@ class LogCompactionWorker(PeriodicService):
                 if not any(isinstance(each, TaskFailed | StorageError) for each in error.failures.values()):
                     # A retry may find another executor, or free space; damage stays.
                     return
-            self._policy = policy if self._policy is None else self._policy
+            # A request during the compaction counts more.
+            self._policy = self._policy or policy
             raise
         if not report.is_empty or self.last_report is None:
             self.last_report = report
+
+    def _take_policy(self) -> LogPolicy | None:
+        policy, self._policy = self._policy, None
+        return policy
 
     def _is_log_closed(self) -> bool:
         """Whether the log is closed; a policy may raise `Closed` of another object."""
