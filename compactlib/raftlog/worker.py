@@ -9,7 +9,7 @@ and retries.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import attrs
 
@@ -20,8 +20,6 @@ from compactlib.indexset import IndexSet
 from compactlib.observer import Observer, Observers
 from compactlib.raftlog.compaction.policy import LogPolicy
 from compactlib.raftlog.compaction.report import LogCompactionReport
-from compactlib.raftlog.snapshot_meta import live_set
-from compactlib.report import Printed
 from compactlib.rewrite import Executor
 from compactlib.service import PeriodicService
 
@@ -58,31 +56,23 @@ class MachineCopy:
 
 
 @attrs.frozen(kw_only=True)
-class SnapshotReport(Printed):
+class SnapshotReport:
     """The result of an attempt to write a snapshot.
 
     Attributes:
         kind: `"snapshot"` or `"checkpoint"`; `None` if nothing was written.
         index: its last entry, -1 if nothing was written.
-        live: count of its live entries.
-        state_bytes: size of the machine's state.
         why: the trigger, or the gate that held the snapshot back.
     """
 
     kind: SnapshotKind | None = None
     index: int = -1
-    live: int = 0
-    state_bytes: int = 0
     why: str
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was written."""
         return self.kind is None
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """One row."""
-        return [attrs.asdict(self)]
 
 
 class SnapshotWriter:
@@ -134,23 +124,21 @@ class SnapshotWriter:
                                        f"checkpoint_when={self._checkpoint_when}")
         else:
             return SnapshotReport(why=f"no snapshot is due: {why}")
-        copied, sizes = self._copy(), list[int]()
+        copied = self._copy()
 
         def paced() -> Iterator[Buffer]:
             for piece in copied.pieces:
-                sizes.append(memoryview(piece).nbytes)
-                budget.spend(sizes[-1])
+                budget.spend(memoryview(piece).nbytes)
                 yield piece
 
-        live = live_set(copied.live)
         try:
-            (self._log.snapshot if kind == "snapshot" else self._log.checkpoint)(copied.index, live, paced())
+            (self._log.snapshot if kind == "snapshot" else self._log.checkpoint)(copied.index, copied.live, paced())
         except Stale as error:
             # The host has taken a newer snapshot, or an earlier process a newer checkpoint.
             self._last_checkpoint = max(checkpoint, copied.index)
             return SnapshotReport(why=str(error))
         self._last_checkpoint = copied.index
-        return SnapshotReport(kind=kind, index=copied.index, live=live.count, state_bytes=sum(sizes), why=why)
+        return SnapshotReport(kind=kind, index=copied.index, why=why)
 
 
 class LogCompactionWorker(PeriodicService):
@@ -257,7 +245,7 @@ class LogCompactionWorker(PeriodicService):
             self._is_snapshot_requested |= is_asked
             raise
         if not written.is_empty:
-            self._observer.event(SNAPSHOT_WRITTEN, **written.to_dicts()[0])
+            self._observer.event(SNAPSHOT_WRITTEN, **attrs.asdict(written))
 
     def _compact(self, budget: Budget) -> None:
         policy = self._take_policy()
