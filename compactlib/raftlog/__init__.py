@@ -38,7 +38,11 @@ if TYPE_CHECKING:
         verify_log as verify_log,
     )
     from compactlib.raftlog.log.segment_log import SegmentLog as SegmentLog
-    from compactlib.raftlog.options import LogOptions as LogOptions, StoreOptions as StoreOptions
+    from compactlib.raftlog.options import (
+        LogOptions as LogOptions,
+        StateMachine as StateMachine,
+        StoreOptions as StoreOptions,
+    )
     from compactlib.raftlog.policies import (
         CostPolicy as CostPolicy,
         DeadRatio as DeadRatio,
@@ -53,8 +57,7 @@ if TYPE_CHECKING:
         SnapshotManifest as SnapshotManifest,
         SnapshotMeta as SnapshotMeta,
     )
-    from compactlib.raftlog.snapshots.machine import StateMachine as StateMachine
-    from compactlib.raftlog.snapshots.states import StateReader as StateReader
+    from compactlib.raftlog.snapshots import StateReader as StateReader
     from compactlib.raftlog.store import RaftLogStore as RaftLogStore, open_log as open_log
     from compactlib.raftlog.transfer import (
         TransferReport as TransferReport,
@@ -91,9 +94,8 @@ else:
             "AppendAnswer AppendEntries DamagedEntry DeadEntry Entry MissingEntry SegmentLimits",
         "compactlib.raftlog.ra_import": "import_ra",
         "compactlib.raftlog.transfer": "TransferReport receive_snapshot send_snapshot",
-        "compactlib.raftlog.snapshots.machine": "StateMachine",
-        "compactlib.raftlog.snapshots.states": "StateReader",
-        "compactlib.raftlog.options": "LogOptions StoreOptions",
+        "compactlib.raftlog.snapshots": "StateReader",
+        "compactlib.raftlog.options": "LogOptions StateMachine StoreOptions",
         "compactlib.raftlog.policies": "CostPolicy DeadRatio DropDead EveryNMinors RaPolicy SeedPolicy",
         "compactlib.raftlog.raft_log": "RaftLog",
         "compactlib.raftlog.store": "RaftLogStore open_log",

@@ -51,8 +51,7 @@ from compactlib.raftlog.options import StoreOptions
 from compactlib.raftlog.pins import Pin
 from compactlib.raftlog.segment.segments import OpenFiles, Segments
 from compactlib.raftlog.snapshot_meta import SnapshotManifest, SnapshotMeta, live_set
-from compactlib.raftlog.snapshots.folder import Snapshots, is_half_installed
-from compactlib.raftlog.snapshots.states import Incoming, StateReader, read_sealed
+from compactlib.raftlog.snapshots import Incoming, Snapshots, StateReader, is_half_installed, read_sealed
 from compactlib.raftlog.status import LogStatus, error_text
 from compactlib.raftlog.values import MAX_INDEX, AppendAnswer, AppendEntries, Entry
 from compactlib.raftlog.wal.frames import Frame, cut_frame, run_frame

@@ -51,7 +51,7 @@ from compactlib.raftlog.messages import (
 from compactlib.raftlog.pins import Pin
 from compactlib.raftlog.raft_log import RaftLog
 from compactlib.raftlog.snapshot_meta import SnapshotManifest
-from compactlib.raftlog.snapshots.states import Incoming, StateReader
+from compactlib.raftlog.snapshots import Incoming, StateReader
 from compactlib.raftlog.values import MAX_PAYLOAD_BYTES, Entry
 from compactlib.raftlog.wal.frames import sparse_frame
 
