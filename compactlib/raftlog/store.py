@@ -53,7 +53,7 @@ from compactlib.raftlog.options import StoreOptions
 from compactlib.raftlog.raft_log import RaftLog
 from compactlib.raftlog.segment.segments import OpenFiles
 from compactlib.raftlog.status import RaftLogStoreStatus, error_text
-from compactlib.raftlog.wal.recovery import read_wal
+from compactlib.raftlog.wal.frames import read_wal
 from compactlib.raftlog.wal.wal import Wal
 from compactlib.report import Finding, VerifyReport
 from compactlib.service import PeriodicService

@@ -216,7 +216,7 @@ def examine_wal(wal: str, log_id: str | None, seen: Examination) -> None:
         StorageError: a file cannot be read.
     """
     # Imported only for logs of a store: other logs have no WAL.
-    from compactlib.raftlog.wal.recovery import read_frames, wal_files
+    from compactlib.raftlog.wal.frames import read_frames, wal_files
 
     try:
         seen.records += sum(frame.entries for frame in read_frames(wal, log_id))

@@ -37,8 +37,7 @@ from compactlib.raftlog.snapshot_meta import (
 )
 from compactlib.raftlog.snapshots import is_half_installed
 from compactlib.raftlog.values import MAX_INDEX, DamagedEntry, SegmentLimits
-from compactlib.raftlog.wal.frames import Frame
-from compactlib.raftlog.wal.recovery import read_frames, wal_files
+from compactlib.raftlog.wal.frames import Frame, read_frames, wal_files
 from compactlib.report import VerifyReport
 
 _MAX_READS = 100

@@ -29,10 +29,10 @@ from compactlib.raftlog.wal.frames import (
     WAL_TEMPORARY_SUFFIX,
     FileHeader,
     Frame,
+    RecoveredWal,
     log_frame,
     wal_name,
 )
-from compactlib.raftlog.wal.recovery import RecoveredWal
 
 _LAST_SECOND = 1.8e10
 """The last second whose nanoseconds fit into 64 bits, rounded down."""

@@ -284,7 +284,7 @@ MISTAKES: Sequence[Mistake] = (
         ("raft_log_store-kills_and_power",),
         "Entries that a successor has shown to its peers are lost in a power failure."),
     Mistake(
-        "wal-repeated-frames-count-twice", "compactlib/raftlog/wal/recovery.py",
+        "wal-repeated-frames-count-twice", "compactlib/raftlog/wal/frames.py",
         "                    frames.pop(ids[log], None)\n",
         "                    pass\n",
         ("tests/promises/raftlog/test_raftlog_store_failures.py::"

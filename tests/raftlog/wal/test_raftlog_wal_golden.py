@@ -24,8 +24,16 @@ from compactlib.errors import CompactlibError, CorruptData, InvalidInput, Unsupp
 from compactlib.files import LocalFiles
 from compactlib.guard import Guard
 from compactlib.raftlog import StoreOptions, open_log
-from compactlib.raftlog.wal.frames import FileHeader, Frame, cut_frame, run_frame, sparse_frame, wal_name
-from compactlib.raftlog.wal.recovery import RecoveredWal, read_wal
+from compactlib.raftlog.wal.frames import (
+    FileHeader,
+    Frame,
+    RecoveredWal,
+    cut_frame,
+    read_wal,
+    run_frame,
+    sparse_frame,
+    wal_name,
+)
 from compactlib.raftlog.wal.wal import Wal
 from tests.harness.raft_world import store_options
 from tests.raftlog.reading import flipped
