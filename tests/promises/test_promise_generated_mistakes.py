@@ -90,7 +90,7 @@ SUPERFLUOUS: Sequence[Row] = (
         "a leftover, which the next opening removes"),
     Row("unlink in raftlog.snapshots.tidy", LATER,
         "a leftover, which the next opening removes"),
-    Row("unlink in files.durable_record.clear_leftover < raftlog.raft_log.__init__", LATER,
+    Row("unlink in files.durable_record.clear_leftover < raftlog.raft_log._opened", LATER,
         "a leftover, which the next opening removes"),
     Row("unlink in raftlog.segment.segments.remove_dropped", LATER,
         "still reclaimed"),
