@@ -25,9 +25,9 @@ from typing import TypeAlias
 
 import attrs
 
-from compactlib.errors import AuditFailed, InvalidInput, NotFound
+from compactlib.errors import AuditFailed, InvalidInput, NotFound, Unsorted
 from compactlib.indexset import IndexSet
-from compactlib.raftlog import Entry, LiveTracker
+from compactlib.raftlog import Entry
 
 _HEAD = struct.Struct("<BI")
 _INDEX = struct.Struct("<Q")
@@ -101,13 +101,17 @@ def decode_command(payload: bytes) -> Command:
 class KvMachine:
     """Where each key's value is in the log. No I/O, no clock: equal commands give equal machines.
 
-    A `StateMachine` that reports each entry's death when a command causes it, so that a snapshot's live set costs what
+    A `StateMachine` that notes each entry's death when a command causes it, so that a snapshot's live set costs what
     has changed since the last one.
     """
 
     def __init__(self) -> None:
         self._places: dict[str, int] = {}
-        self._tracker: LiveTracker = LiveTracker()
+        self._applied = -1
+        # The live set of the last snapshot; the entries that were applied since, and those that have died.
+        self._live = IndexSet()
+        self._new: list[int] = []
+        self._dead: list[int] = []
 
     @classmethod
     def rebuilt(cls, entries: Iterable[Entry], *, snapshot: int = -1) -> KvMachine:
@@ -136,25 +140,29 @@ class KvMachine:
 
     def _carry_out(self, entry: Entry, *, is_live: bool = False) -> bool:
         command = decode_command(entry.payload)
-        self._tracker.apply(entry.index)
+        if entry.index <= self._applied:
+            raise Unsorted(f"entry {entry.index} was applied after {self._applied}; apply each once, in order",
+                           previous=self._applied, found=entry.index)
+        self._applied = entry.index
+        self._new.append(entry.index)
         # That a rewrite is live says that it has taken the place of an entry which is not there any more.
         if isinstance(command, Rewrite) and self._places.get(command.key) != command.of and not is_live:
-            self._tracker.mark_dead([entry.index])
+            self._dead.append(entry.index)
             return command.key in self._places
         before = self._places.pop(command.key, None)
         if before is not None:
-            self._tracker.mark_dead([before])
+            self._dead.append(before)
         if isinstance(command, Put):
             self._places[command.key] = entry.index
         else:
             # A delete has no value that could be read.
-            self._tracker.mark_dead([entry.index])
+            self._dead.append(entry.index)
         return before is not None
 
     @property
     def applied(self) -> int:
         """The index applied last, -1 before the first."""
-        return self._tracker.applied
+        return self._applied
 
     @property
     def places(self) -> dict[str, int]:
@@ -178,8 +186,10 @@ class KvMachine:
         return IndexSet.from_iterable(self._places.values())
 
     def live_set(self) -> IndexSet:
-        """Return the same from the reported dead indexes. O(changes since the last call)."""
-        return self._tracker.live_set()
+        """Return the same from the noted indexes. O(live runs and changes since the last call)."""
+        self._live = (self._live | IndexSet.from_sorted(self._new)) - IndexSet.from_iterable(self._dead)
+        self._new, self._dead = [], []
+        return self._live
 
     def snapshot(self) -> Iterator[bytes]:
         """See `StateMachine`: the keys and their places as JSON, a thousand a line."""
@@ -191,24 +201,25 @@ class KvMachine:
         """See `StateMachine`; `begin_after` says which entry the state follows."""
         lines = b"".join(pieces).splitlines()
         self._places = {str(key): int(place) for line in lines for key, place in json.loads(line)}
-        self._tracker = LiveTracker(self.live_indexes(), applied=max(self._places.values(), default=-1))
+        self._live, self._new, self._dead = self.live_indexes(), [], []
+        self._applied = max(self._places.values(), default=-1)
 
     def begin_after(self, index: int) -> None:
         """Set the index of the last entry in the restored state."""
-        self._tracker = LiveTracker(self._tracker.live_set(), applied=index)
+        self._applied = index
 
     def audit(self) -> None:
-        """Check the machine's own invariants, and the reported dead indexes against a walk over all keys.
+        """Check the machine's own invariants, and the noted indexes against a walk over all keys.
 
         Raises:
-            AuditFailed: two keys claim one entry, or one is above the applied index, or the reports were wrong.
+            AuditFailed: two keys claim one entry, or one is above the applied index, or the notes were wrong.
         """
         distinct = set(self._places.values())
         if len(distinct) != len(self._places) or max(distinct, default=-1) > self.applied:
             raise AuditFailed(f"{len(self._places)} keys claim {len(distinct)} entries up to "
                               f"{max(distinct, default=-1)}, with {self.applied} applied last")
-        if self._tracker.live_set() != IndexSet.from_iterable(self.live_indexes()):
-            raise AuditFailed("the deaths that were reported leave other live entries than the keys do")
+        if self.live_set() != IndexSet.from_iterable(self.live_indexes()):
+            raise AuditFailed("the deaths that were noted leave other live entries than the keys do")
 
     def __eq__(self, other: object) -> bool:
         """Whether both hold the same keys, with their values at the same places. What changes cannot be hashed."""

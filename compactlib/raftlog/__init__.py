@@ -36,7 +36,11 @@ if TYPE_CHECKING:
         verify_log as verify_log,
     )
     from compactlib.raftlog.log.segment_log import SegmentLog as SegmentLog
-    from compactlib.raftlog.options import LogOptions as LogOptions, StoreOptions as StoreOptions
+    from compactlib.raftlog.options import (
+        LogOptions as LogOptions,
+        StateMachine as StateMachine,
+        StoreOptions as StoreOptions,
+    )
     from compactlib.raftlog.policies import (
         DeadRatio as DeadRatio,
         DropDead as DropDead,
@@ -45,19 +49,18 @@ if TYPE_CHECKING:
     )
     from compactlib.raftlog.ra_import import import_ra as import_ra
     from compactlib.raftlog.raft_log import RaftLog as RaftLog
-    from compactlib.raftlog.replication.streams import (
-        receive_snapshot as receive_snapshot,
-        send_snapshot as send_snapshot,
-    )
-    from compactlib.raftlog.replication.transfer import TransferReport as TransferReport
     from compactlib.raftlog.segment.listing import open_segment as open_segment
     from compactlib.raftlog.snapshot_meta import (
         SnapshotManifest as SnapshotManifest,
         SnapshotMeta as SnapshotMeta,
     )
-    from compactlib.raftlog.snapshots.machine import LiveTracker as LiveTracker, StateMachine as StateMachine
-    from compactlib.raftlog.snapshots.states import StateReader as StateReader
+    from compactlib.raftlog.snapshots import StateReader as StateReader
     from compactlib.raftlog.store import RaftLogStore as RaftLogStore, open_log as open_log
+    from compactlib.raftlog.transfer import (
+        TransferReport as TransferReport,
+        receive_snapshot as receive_snapshot,
+        send_snapshot as send_snapshot,
+    )
     from compactlib.raftlog.values import (
         AppendAnswer as AppendAnswer,
         AppendEntries as AppendEntries,
@@ -68,7 +71,6 @@ if TYPE_CHECKING:
         SegmentLimits as SegmentLimits,
     )
     from compactlib.raftlog.worker import (
-        Applied as Applied,
         LogCompactionWorker as LogCompactionWorker,
         MachineCopy as MachineCopy,
         SnapshotReport as SnapshotReport,
@@ -83,17 +85,15 @@ else:
         "compactlib.raftlog.log.folder": "is_log logs_of_store",
         "compactlib.raftlog.log.log_reader": "LogReader verify_log",
         "compactlib.raftlog.log.segment_log": "SegmentLog",
-        "compactlib.raftlog.worker": "Applied LogCompactionWorker MachineCopy SnapshotReport SnapshotWriter",
+        "compactlib.raftlog.worker": "LogCompactionWorker MachineCopy SnapshotReport SnapshotWriter",
         "compactlib.raftlog.segment.listing": "open_segment",
         "compactlib.raftlog.snapshot_meta": "SnapshotManifest SnapshotMeta",
         "compactlib.raftlog.values":
             "AppendAnswer AppendEntries DamagedEntry DeadEntry Entry MissingEntry SegmentLimits",
         "compactlib.raftlog.ra_import": "import_ra",
-        "compactlib.raftlog.replication.transfer": "TransferReport",
-        "compactlib.raftlog.replication.streams": "receive_snapshot send_snapshot",
-        "compactlib.raftlog.snapshots.machine": "LiveTracker StateMachine",
-        "compactlib.raftlog.snapshots.states": "StateReader",
-        "compactlib.raftlog.options": "LogOptions StoreOptions",
+        "compactlib.raftlog.transfer": "TransferReport receive_snapshot send_snapshot",
+        "compactlib.raftlog.snapshots": "StateReader",
+        "compactlib.raftlog.options": "LogOptions StateMachine StoreOptions",
         "compactlib.raftlog.policies": "DeadRatio DropDead EveryNMinors SeedPolicy",
         "compactlib.raftlog.raft_log": "RaftLog",
         "compactlib.raftlog.store": "RaftLogStore open_log",

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from compactlib.raftlog.wal.frames import Frame
 
 DEFAULT_MAX_ENTRIES = 1_000_000
-STALE_BYTES = 1024
 _JOINED_ENTRIES = 1024
 _BEYOND = MAX_INDEX + 1
 
@@ -130,8 +129,8 @@ class Memtable:
         table: the present table.
         missing: in a replay, the index of a missing entry and of its successor; `None` if no entry is missing.
         ticket: the ticket of the log's last write in the WAL's queue.
-        unconfirmed: the writes that the host was not notified of, in the order of appending: ticket, first index, last
-            index, term. Invariant: the indexes ascend.
+        unconfirmed: the writes in the WAL's queue, and perhaps durable writes, in the order of appending: ticket, first
+            index, last index. Invariant: the indexes ascend.
     """
 
     def __init__(self, last: int = -1, *, max_entries: int = DEFAULT_MAX_ENTRIES) -> None:
@@ -141,7 +140,7 @@ class Memtable:
         self.max_entries = max_entries
         self.missing: tuple[int, int] | None = None
         self.ticket: int = 0
-        self.unconfirmed: deque[tuple[int, int, int, int]] = deque()
+        self.unconfirmed: deque[tuple[int, int, int]] = deque()
 
     # -- changes
 
@@ -168,9 +167,9 @@ class Memtable:
             cut_after = after if table.cut_after is None else min(table.cut_after, after)
             self._replace(Table(min(table.base, after + 1), cut_after, table.through(after)), after)
         while self.unconfirmed and self.unconfirmed[-1][2] > after:
-            ticket, first, _, term = self.unconfirmed.pop()
+            ticket, first, _ = self.unconfirmed.pop()
             if first <= after:
-                self.unconfirmed.append((ticket, first, after, term))
+                self.unconfirmed.append((ticket, first, after))
 
     def release(self, through: int) -> None:
         """Drop the entries up to `through`, which are in segments, or dead."""

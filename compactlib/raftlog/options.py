@@ -1,24 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`LogOptions`, the settings of a log, and `StoreOptions`, those of a store of logs."""
+"""`LogOptions`, the settings of a log, and `StoreOptions`, those of a store of logs of `StateMachine`s."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from math import inf
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
 from compactlib._arguments import is_seconds, is_whole
 from compactlib.clock import Clock, SystemClock
 from compactlib.files.disk import Files, LocalFiles
+from compactlib.indexset import IndexSet
 from compactlib.observer import Observer, Observers
 from compactlib.raftlog.compaction.policy import LogPolicy, Trigger
 from compactlib.raftlog.compaction.report import SegmentChanges
 from compactlib.raftlog.memtable import DEFAULT_MAX_ENTRIES
 from compactlib.raftlog.policies import DeadRatio, EveryNMinors, SeedPolicy
 from compactlib.raftlog.segment.segments import DEFAULT_MAX_OPEN
-from compactlib.raftlog.snapshots.machine import StateMachine
-from compactlib.raftlog.values import SegmentLimits
+from compactlib.raftlog.values import Entry, SegmentLimits
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 @attrs.frozen(kw_only=True)
@@ -47,6 +51,34 @@ class LogOptions:
     clock: Clock = attrs.field(factory=SystemClock)
     observer: Observer = attrs.field(factory=Observers)
     on_changes: Callable[[SegmentChanges], object] | None = None
+
+
+class StateMachine(Protocol):
+    """A deterministic machine over the entries of a log. Called by a single thread at a time.
+
+    The content of an entry may stay in the log: then the entry is live, and the state of a snapshot has its index
+    instead of its content.
+
+    A machine whose live entries are clumped (`plan_clump`) has the command "rewrite entry i": it has the content of
+    entry i, and replaces entry i if that is still live when the command is applied; else it changes nothing, and is
+    dead itself. `examples/kv_machine.py` has such a machine.
+    """
+
+    def apply(self, entry: Entry) -> Any:
+        """Apply an entry. Called for each entry once, in the order of the log; the result is the host's."""
+
+    def live_indexes(self) -> IndexSet | Iterable[int]:
+        """The indexes of the entries that the state needs, in any order; empty if it needs no entry."""
+
+    def snapshot(self) -> Iterable[Buffer]:
+        """The current state, in pieces of any size.
+
+        The iterator may run in another thread while later entries are applied: iterate over a copy, or over immutable
+        values.
+        """
+
+    def restore(self, pieces: Iterator[bytes]) -> None:
+        """Replace the state by a state that `snapshot` has returned; the pieces have other sizes."""
 
 
 @attrs.frozen(kw_only=True)

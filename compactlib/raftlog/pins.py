@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from compactlib.errors import NotFound
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.log.reading import LogReading
@@ -34,17 +32,6 @@ class Pin:
             raise NotFound(f"index {index} is not pinned, or was truncated; pin it while it is live")
         return found
 
-    def entries(self) -> Iterator[Entry]:
-        """All pinned entries that were not truncated, ascending.
-
-        Raises:
-            CorruptData: an entry is damaged; its predecessors have been yielded.
-        """
-        for index in self.indexes:
-            found = self._log._retried(lambda index=index: self._log._find(index))  # type: ignore[misc]
-            if found is not None:
-                yield found
-
     def release(self) -> None:
         """Release the entries; idempotent."""
         self._log._segments.pins.pop(self, None)
@@ -55,6 +42,3 @@ class Pin:
 
     def __exit__(self, *_: object) -> None:
         self.release()
-
-    def __repr__(self) -> str:
-        return f"<Pin of {self.indexes!r}>"

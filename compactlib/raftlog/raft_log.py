@@ -16,7 +16,6 @@ Locks, in this order: the snapshot's, that of flushes and cuts, the log's, the W
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,66 +40,28 @@ from compactlib.errors import (
     StorageError,
     Unsupported,
 )
+from compactlib.guard import Guard
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.errors import GapDetected, Overwriting, SnapshotLost
 from compactlib.raftlog.hard_state import HardState, hard_state_in
 from compactlib.raftlog.log.folder import Examination
 from compactlib.raftlog.log.owned_log import OwnedLog
-from compactlib.raftlog.memtable import STALE_BYTES, Memtable, needed_slabs, replay
+from compactlib.raftlog.memtable import Memtable, needed_slabs, replay
 from compactlib.raftlog.options import StoreOptions
 from compactlib.raftlog.pins import Pin
-from compactlib.raftlog.segment.segments import OpenFiles
+from compactlib.raftlog.segment.segments import OpenFiles, Segments
 from compactlib.raftlog.snapshot_meta import SnapshotManifest, SnapshotMeta, live_set
-from compactlib.raftlog.snapshots.folder import Snapshots, is_half_installed
-from compactlib.raftlog.snapshots.states import Incoming, StateReader, read_sealed
+from compactlib.raftlog.snapshots import Incoming, Snapshots, StateReader, is_half_installed, read_sealed
 from compactlib.raftlog.status import LogStatus, error_text
 from compactlib.raftlog.values import MAX_INDEX, AppendAnswer, AppendEntries, Entry
-from compactlib.raftlog.wal.frames import Frame, cut_frame, run_frame, sparse_frame
+from compactlib.raftlog.wal.frames import Frame, cut_frame, run_frame
 from compactlib.raftlog.wal.wal import Wal
+from compactlib.service import PeriodicService
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-_LOGGER = logging.getLogger("compactlib.raftlog")
 MAX_APPEND_ENTRIES = 1 << 14
-_RUN_ENTRIES = 1024
-"""Entries that a flush writes, in about a millisecond, before it releases the guard's lock for reads."""
-
-
-class LogWorker(Protocol):
-    """Compacts a log in threads of its own: `LogCompactionWorker`. Called with no lock held, except `log_changed`."""
-
-    @property
-    def failures(self) -> int:
-        """Count of failed turns."""
-
-    @property
-    def last_error(self) -> BaseException | None:
-        """The last error."""
-
-    def start(self) -> None:
-        """Start; idempotent."""
-
-    def log_changed(self) -> None:
-        """Handle a snapshot or a flush. Must not block, nor raise."""
-
-    def stop(self) -> None:
-        """As `PeriodicService.stop`."""
-
-
-@attrs.frozen
-class Confirmed:
-    """Entries of a log and term that became durable, and were not truncated since.
-
-    Attributes:
-        log_id: the id of the log.
-        term: the term of the entries.
-        indexes: the indexes of the entries.
-    """
-
-    log_id: str
-    term: int
-    indexes: IndexSet
 
 
 class OwnStore(Protocol):
@@ -109,20 +70,15 @@ class OwnStore(Protocol):
     options: StoreOptions
     open_files: OpenFiles
 
-    def sync(self) -> None:
-        """See `RaftLogStore.sync`."""
+    def sync(self) -> None: ...
 
-    def settle(self) -> None:
-        """See `RaftLogStore.settle`."""
+    def settle(self) -> None: ...
 
-    def flush_closed(self) -> None:
-        """See `RaftLogStore.flush_closed`."""
+    def flush_closed(self) -> None: ...
 
-    def flush(self) -> None:
-        """See `RaftLogStore.flush`."""
+    def flush(self) -> None: ...
 
-    def close(self) -> None:
-        """See `RaftLogStore.close`."""
+    def close(self) -> None: ...
 
 
 class RaftLog(OwnedLog):
@@ -139,18 +95,15 @@ class RaftLog(OwnedLog):
                 pass
         options = store.options
         machine_of = options.machine_of
+        self._store = store
+        self._wal = wal
+        self._log_id = log_id
         self._snapshots = Snapshots(options.log.files, folder,
                                     None if machine_of is None else partial(machine_of, log_id))
         self._memory: Memtable = (
             Memtable(max_entries=options.max_memtable_entries) if before is None else before._memory)
-        super().__init__(folder, options.log, memtable=self._memory, open_files=store.open_files)
-        self._store = store
-        self._wal = wal
         # Set by `_begin`: a log that an interrupt leaves before counts as closed.
         self._is_begun = False
-        self._log_id = log_id
-        if before is None:
-            self._memory.skip_to(self._own.last_index)
         self._max_queued_bytes = options.max_queued_bytes
         self._max_closed_files = options.max_unflushed_files + 1
         self._keep_trailing = options.keep_trailing
@@ -163,42 +116,33 @@ class RaftLog(OwnedLog):
         self._changes_snapshot = False
         self._incoming: Incoming | None = None
         self.closes_store: bool = False
-        self._on_confirmed: Callable[[Confirmed], object] | None = None
-        self._failures = 0
-        self._last_error: BaseException | None = None
-        self._worker: LogWorker | None = None
-        with self._guard.lock, self._guard.opening():
-            self._hard_states = hard_state_in(self._files, folder)
-            self._hard_state: HardState = self._hard_states.read() or HardState()
-            # Removed here: a compaction, which runs beside a write of this file, does not remove its leftover.
-            self._hard_states.clear_leftover()
+        self._worker: PeriodicService | None = None
+        # Last: an interrupt behind it would leave the folder locked.
+        super().__init__(folder, options.log, memtable=self._memory, open_files=store.open_files)
+
+    def _opened(self, folder: str, guard: Guard) -> Segments:
+        segments = super()._opened(folder, guard)
+        self._hard_states = hard_state_in(self._files, folder)
+        self._hard_state: HardState = self._hard_states.read() or HardState()
+        # Removed here: a compaction, which runs beside a write of this file, does not remove its leftover.
+        self._hard_states.clear_leftover()
+        if self._memory.table.is_unused and self._memory.last < 0:
+            self._memory.skip_to(segments.last_index)
+        return segments
 
     def _found_row(self) -> SnapshotMeta | None:
         return self._snapshots.recover()
 
-    def attach(self, worker: Callable[[RaftLog], LogWorker] | None = None,
-               on_confirmed: Callable[[Confirmed], object] | None = None) -> None:
-        """Set the worker that compacts the log, and the listener for writes that became durable.
+    def attach(self, worker: Callable[[RaftLog], PeriodicService]) -> None:
+        """Set the worker that compacts the log, in the place of an earlier one; without one the host calls `compact`.
 
         Args:
-            worker: makes the worker, which is started. Without a worker the host calls `compact`.
-            on_confirmed: called with each durable range, in order and with no lock held, in a thread that syncs. Its
-                exceptions are logged and kept for `status`.
+            worker: makes the worker. It is started, woken by each snapshot and flush, and stopped with the log.
         """
         self._require_open()
-        if on_confirmed is not None:
-            self._on_confirmed = on_confirmed
-        if worker is not None:
-            self._stop_worker()
-            self._worker = made = worker(self)
-            try:
-                made.start()
-            except BaseException:
-                # Some of its services may have started.
-                self._stop_worker()
-                raise
-            # Entries that died before this opening are compacted without waiting for the next snapshot.
-            made.log_changed()
+        self._stop_worker()
+        self._worker = worker(self)
+        self._worker.start()
 
     @property
     def log_id(self) -> str:
@@ -453,17 +397,14 @@ class RaftLog(OwnedLog):
         """
         memory = self._memory
         memory.ticket = ticket = self._wal.queue(self._log_id, frame)
+        waiting, durable = memory.unconfirmed, self._wal.durable_ticket
+        while waiting and waiting[0][0] <= durable:
+            waiting.popleft()
         if frame.cuts:
             memory.cut(-1 if frame.previous is None else frame.previous)
         for first, term, payloads in runs:
             memory.insert(first, term, payloads)
-            memory.unconfirmed.append((ticket, first, memory.last, term))
-
-    def _put_sparse(self, entries: Sequence[Entry]) -> None:
-        """Append the live entries of a received snapshot, with gaps."""
-        indexes, terms, payloads = zip(*entries, strict=True)
-        frame = sparse_frame(indexes, terms, payloads, self._memory.last if self._memory.last >= 0 else None)
-        self._put(frame, ((index, term, [payload]) for index, term, payload in entries))
+            waiting.append((ticket, first, memory.last))
 
     def _make_room_for(self, entries: int) -> None:
         """Sync and flush what is needed before an append, so that a disk error leaves nothing appended."""
@@ -493,32 +434,12 @@ class RaftLog(OwnedLog):
         self._wal.sync(self._memory.ticket)
         self._store.settle()
 
-    def _notify_confirmed(self) -> None:
-        """Forget the writes that became durable, and call the host's listener; the caller holds no lock."""
-        runs: dict[int, list[tuple[int, int]]] = {}
-        with self._lock:
-            waiting = self._memory.unconfirmed
-            while waiting and waiting[0][0] <= self._wal.durable_ticket:
-                _, first, last, term = waiting.popleft()
-                runs.setdefault(term, []).append((first, last))
-        listener = self._on_confirmed
-        for term, each in runs.items() if listener is not None else ():
-            try:
-                listener(Confirmed(self._log_id, term, IndexSet.from_runs(each)))  # type: ignore[misc]
-            except Exception as error:
-                _LOGGER.warning("on_confirmed of the log %r failed; the log goes on", self._log_id, exc_info=error)
-                self._note(error)
-
-    def _note(self, error: BaseException) -> None:
-        """Keep an error of a listener or of a clean-up for `status`."""
-        self._failures, self._last_error = self._failures + 1, error
-
     @property
     def unconfirmed(self) -> IndexSet:
         """Indexes of the appended entries that are not durable yet. O(runs)."""
         self._require_open()
         with self._lock:
-            return IndexSet.from_runs((first, last) for ticket, first, last, _ in self._memory.unconfirmed
+            return IndexSet.from_runs((first, last) for ticket, first, last in self._memory.unconfirmed
                                       if ticket > self._wal.durable_ticket)
 
     # -- truncation
@@ -629,7 +550,7 @@ class RaftLog(OwnedLog):
     # -- snapshots
 
     def snapshot(self, index: int, live: IndexSet | Iterable[int], state: Iterable[Buffer] | None = None, *,
-                 machine_version: int = 0, cluster: bytes = b"") -> None:
+                 machine_version: int = 0) -> None:
         """Take a snapshot of everything up to `index`. Its entries are dead from then on, except those of `live`.
 
         Syncs first. The state is durable before the log's row names it; then the older state is removed.
@@ -639,7 +560,6 @@ class RaftLog(OwnedLog):
             live: indexes <= `index` that the log must keep; a set, or strictly ascending numbers; `()` for none.
             state: the machine's state in pieces; `None` if the host stores it itself. Buffers 1 MiB in memory.
             machine_version: the machine version of the state, see `SnapshotManifest`.
-            cluster: the host's own bytes, see `SnapshotManifest`.
 
         Raises:
             Stale: a later snapshot is in force.
@@ -652,11 +572,11 @@ class RaftLog(OwnedLog):
         with self._changing_snapshot():
             row = self._with_trailing(self._held_at(index, alive))
             if state is not None:
-                row = self._written(row, state, machine_version, cluster)
+                row = self._written(row, state, machine_version)
             self._switch_to(row)
 
     def checkpoint(self, index: int, live: IndexSet | Iterable[int], state: Iterable[Buffer], *,
-                   machine_version: int = 0, cluster: bytes = b"") -> None:
+                   machine_version: int = 0) -> None:
         """Write a checkpoint: the machine's state for a fast start; no entry dies by it. See `promote`.
 
         The newest ten are kept. Arguments and errors as `snapshot`.
@@ -667,7 +587,7 @@ class RaftLog(OwnedLog):
         alive = live_set(live)
         with self._changing_snapshot():
             self._snapshots.require_above(index, self.state.index)
-            row = self._written(self._held_at(index, alive), state, machine_version, cluster)
+            row = self._written(self._held_at(index, alive), state, machine_version)
             self._snapshots.write_checkpoint(row)
             self._tidy()
 
@@ -773,13 +693,12 @@ class RaftLog(OwnedLog):
         live = row.live | IndexSet.range(first, row.index)
         return attrs.evolve(row, live=live, manifest=row.manifest and row.manifest.with_live(live))
 
-    def _written(self, row: SnapshotMeta, state: Iterable[Buffer], machine_version: int,
-                 cluster: bytes) -> SnapshotMeta:
+    def _written(self, row: SnapshotMeta, state: Iterable[Buffer], machine_version: int) -> SnapshotMeta:
         # A compaction removes leftovers under this lock: not the temporary file of the first row.
         with self._guard.lock:
             self._guard.require_open()
             self._snapshots.make_folder()
-        return self._snapshots.write(row, state, machine_version, cluster)
+        return self._snapshots.write(row, state, machine_version)
 
     def _switch_to(self, row: SnapshotMeta) -> None:
         """Make a row the log's row; its state is durable."""
@@ -803,11 +722,11 @@ class RaftLog(OwnedLog):
             self._snapshots.tidy(self._own.row)
         except StorageError as error:
             # The next snapshot, or the next opening, removes them.
-            self._note(error)
+            self._observer.event("raftlog_unreclaimed", error=str(error))
 
     def _notify_worker(self) -> None:
         if self._worker is not None:
-            self._worker.log_changed()
+            self._worker.wake()
 
     # -- a received snapshot
 
@@ -843,7 +762,7 @@ class RaftLog(OwnedLog):
             if row.index <= self.state.index:
                 raise _not_newer(row.index, self.state.index)
             self._wal.sync(self._memory.ticket)
-            sent = IndexSet.from_sorted(entry.index for group in incoming.groups() for entry in group.entries)
+            sent = IndexSet.from_sorted(index for frame in incoming.frames() for index, _, _ in frame.runs())
             self._require_held(attrs.evolve(row, live=live - sent))
             incoming.finish()
             with self._files_lock:
@@ -872,10 +791,10 @@ class RaftLog(OwnedLog):
     def _agreed_with(self, incoming: Incoming) -> int:
         """The last index up to which the log agrees with a received snapshot."""
         of, last = incoming.manifest, self.last_index
-        for group in incoming.groups():
-            for entry in group.entries:
-                if self.term_of(entry.index) != entry.term:
-                    return min(last, entry.index - 1)
+        for frame in incoming.frames():
+            for index, term, _ in frame.runs():
+                if self.term_of(index) != term:
+                    return min(last, index - 1)
         return last if last <= of.index or self.term_of(of.index) == of.term else of.index
 
     def _take_received(self, row: SnapshotMeta) -> None:
@@ -883,21 +802,22 @@ class RaftLog(OwnedLog):
 
         Idempotent: repeated after a crash as long as the file of the entries exists. Nothing is appended before.
         """
-        after, groups = read_sealed(self._snapshots.entries_path(row))
+        after, frames = read_sealed(self._snapshots.entries_path(row))
         with self._lock:
             self._require_open()
             self._put(cut_frame(after))
         self._wal.sync(self._memory.ticket)
         self._own.truncate(after)
-        for group in groups:
-            if self._memory.entries + len(group.entries) > self._memory.max_entries:
+        for frame in frames:
+            if self._memory.entries + frame.entries > self._memory.max_entries:
                 self._wal.sync(self._memory.ticket)
                 self._flush_tables()
             elif self._wal.queued_bytes > self._max_queued_bytes:
                 self._wal.sync(self._memory.ticket)
             with self._lock:
                 self._require_open()
-                self._put_sparse(group.entries)
+                last = self._memory.last
+                self._put(frame._replace(previous=last if last >= 0 else None), frame.runs())
         self._wal.sync(self._memory.ticket)
         self._snapshots.taken(row)
 
@@ -944,15 +864,10 @@ class RaftLog(OwnedLog):
             return False
         live = row.live | self._own.pinned.at_most(row.index)
         slabs = needed_slabs(slabs, row.index, live)
-        newest = self._own.known_of(self._own.newest_number)
-        if (slabs and newest is not None and newest.ref.last < row.smallest_live_index
-                and newest.data_bytes > STALE_BYTES):
-            # It is wholly dead, and no compaction takes the newest segment.
-            self._undone_if_refused(self._own.end_segment)
         for slab in slabs:
-            for start in range(max(self._own.last_index + 1 - slab.first, 0), len(slab.payloads), _RUN_ENTRIES):
-                payloads = slab.payloads[start:start + _RUN_ENTRIES]
-                self._undone_if_refused(self._own.append_run, slab.first + start, slab.term, payloads)
+            start = max(self._own.last_index + 1 - slab.first, 0)
+            if start < len(slab.payloads):
+                self._undone_if_refused(self._own.append_run, slab.first + start, slab.term, slab.payloads[start:])
         self._undone_if_refused(self._own.sync)
         with self._lock:
             self._memory.release(last)
@@ -1020,20 +935,18 @@ class RaftLog(OwnedLog):
     def status(self) -> LogStatus:
         """The log's counters and its last error."""
         self._require_open()
-        row, unconfirmed, pinned = self.state, self.unconfirmed, self._own.pinned
+        row, unconfirmed = self.state, self.unconfirmed
         return LogStatus(
             log_id=self._log_id, first_index=self.first_index, last_index=self.last_index,
             last_term=self.last_term, durable_index=unconfirmed.first - 1 if unconfirmed else self.last_index,
-            unconfirmed=len(unconfirmed), snapshot_index=row.index, snapshot_term=row.term,
-            smallest_live_index=row.smallest_live_index, live=len(row.live), memtable_entries=self._memory.entries,
-            segments=len(self._own.refs), pinned=len(pinned), pins=len(self._own.pins), is_busy=self.is_compacting,
-            failures=self._failures + (self._worker.failures if self._worker is not None else 0),
-            last_error=error_text(self.last_error))
+            snapshot_index=row.index, live=len(row.live), memtable_entries=self._memory.entries,
+            segments=len(self._own.refs), pins=len(self._own.pins), is_busy=self.is_compacting,
+            failures=0 if self._worker is None else self._worker.failures, last_error=error_text(self.last_error))
 
     @property
     def last_error(self) -> BaseException | None:
-        """The last unexpected error of the worker; else of a listener, or of the removal of an older snapshot."""
-        return self._last_error if self._worker is None else self._worker.last_error or self._last_error
+        """The worker's last error."""
+        return None if self._worker is None else self._worker.last_error
 
     def audit(self) -> None:
         """Check the log's invariants; raise `AuditFailed` with the numbers of a broken one."""
@@ -1052,14 +965,8 @@ class RaftLog(OwnedLog):
     # -- ending
 
     def _stop_worker(self) -> None:
-        """Stop the worker, and forget it unless it is `Busy`."""
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            try:
-                worker.stop()
-            except Busy:
-                self._worker = worker
-                raise
+        if self._worker is not None:
+            self._worker.stop()
 
     def close(self) -> None:
         """Sync and close the log, with its store if `open_log` opened both. Idempotent.

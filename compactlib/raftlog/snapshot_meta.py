@@ -16,9 +16,9 @@ from typing import TypeAlias
 
 import attrs
 
-from compactlib._arguments import is_whole, own_bytes
+from compactlib._arguments import is_whole
 from compactlib.codec import JsonCodec
-from compactlib.errors import CorruptData, InvalidInput
+from compactlib.errors import CorruptData
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, StrPath, look_at, read_if_there, write_durably
 from compactlib.files.record_frame import RecordFrame
@@ -27,7 +27,6 @@ from compactlib.raftlog.errors import LiveAboveSnapshot, LiveSetLost, SnapshotLo
 from compactlib.raftlog.names import SNAPSHOT_NAME, SNAPSHOTS_FOLDER, TEMPORARY_SUFFIX
 from compactlib.raftlog.values import MAX_INDEX
 
-MAX_CLUSTER_BYTES = 64 << 10
 _MAX_U32 = (1 << 32) - 1
 _OWN_CRC_BYTES = 4
 
@@ -53,7 +52,6 @@ class SnapshotManifest:
         index: everything up to here is in the snapshot or in a live entry.
         term: the term of the entry at `index`.
         machine_version: the host's own number for the form of the state, 0 .. 2**32 - 1.
-        cluster: the host's own bytes, such as the members of its group, at most 64 KiB.
         live_count: live indexes.
         live_bytes: size of the live set as `IndexSet.to_bytes`.
         live_crc: `live_set_crc` of those bytes.
@@ -61,22 +59,17 @@ class SnapshotManifest:
         state_crc: CRC-32 of the state.
 
     Raises:
-        InvalidInput: a number is out of its range, or `cluster` is too large.
+        InvalidInput: a number is out of its range.
     """
 
     index: int = attrs.field(converter=whole, validator=is_whole(0, MAX_INDEX))
     term: int = attrs.field(converter=whole, validator=is_whole(0, MAX_INDEX))
     machine_version: int = attrs.field(default=0, converter=whole, validator=is_whole(0, _MAX_U32))
-    cluster: bytes = attrs.field(default=b"", converter=own_bytes)
     live_count: int = attrs.field(default=0, validator=is_whole(0, MAX_INDEX))
     live_bytes: int = attrs.field(default=0, validator=is_whole(0, MAX_INDEX))
     live_crc: int = attrs.field(default=0, validator=is_whole(0, _MAX_U32))
     state_bytes: int = attrs.field(default=0, validator=is_whole(0, MAX_INDEX))
     state_crc: int = attrs.field(default=0, validator=is_whole(0, _MAX_U32))
-
-    def __attrs_post_init__(self) -> None:
-        if len(self.cluster) > MAX_CLUSTER_BYTES:
-            raise InvalidInput(f"a snapshot's cluster bytes are {len(self.cluster)}; at most {MAX_CLUSTER_BYTES} fit")
 
     def with_live(self, live: IndexSet) -> SnapshotManifest:
         """The same snapshot with another live set."""

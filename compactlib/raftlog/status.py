@@ -18,17 +18,13 @@ class LogStatus(Printed):
         last_index: the highest index, or the snapshot's if that is higher; -1 in an empty log without a snapshot.
         last_term: the term of the last index, `None` if it is not known.
         durable_index: all entries up to here are durable.
-        unconfirmed: count of appended entries that are not durable.
         snapshot_index: -1 without a snapshot.
-        snapshot_term: 0 without a snapshot.
-        smallest_live_index: everything below is dead.
         live: size of the live set, trailing entries included.
         memtable_entries: entries in memory that are not in segments, truncated entries included.
         segments: count of segments.
-        pinned: count of pinned entries.
         pins: count of pins.
         is_busy: whether a compaction or a reclaim runs.
-        failures: count of unexpected exceptions of a listener or the worker.
+        failures: count of the worker's errors.
         last_error: the last of them, as `Kind: message`; empty before the first.
     """
 
@@ -37,14 +33,10 @@ class LogStatus(Printed):
     last_index: int
     last_term: int | None
     durable_index: int
-    unconfirmed: int
     snapshot_index: int
-    snapshot_term: int
-    smallest_live_index: int
     live: int
     memtable_entries: int
     segments: int
-    pinned: int
     pins: int
     is_busy: bool = False
     failures: int = 0

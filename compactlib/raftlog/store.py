@@ -44,7 +44,7 @@ from compactlib.files.disk import (
     make_missing_folder,
     sync_names,
 )
-from compactlib.guard import Guard, take_within
+from compactlib.guard import Guard
 from compactlib.observer import Observer, Observers
 from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.log.folder import Examination, examine_wal, is_log
@@ -53,7 +53,7 @@ from compactlib.raftlog.options import StoreOptions
 from compactlib.raftlog.raft_log import RaftLog
 from compactlib.raftlog.segment.segments import OpenFiles
 from compactlib.raftlog.status import RaftLogStoreStatus, error_text
-from compactlib.raftlog.wal.recovery import read_wal
+from compactlib.raftlog.wal.frames import read_wal
 from compactlib.raftlog.wal.wal import Wal
 from compactlib.report import Finding, VerifyReport
 from compactlib.service import PeriodicService
@@ -97,7 +97,6 @@ class RaftLogStore(Closing):
         self._logs: dict[str, RaftLog] = {}
         self._damaged: dict[str, CorruptData | Unsupported | NotALog] = {}
         self._changing = threading.RLock()
-        self._delivering = threading.Lock()
         self._flush_error: CompactlibError | None = None
         self._flushed_at = 0
         self._flusher = PeriodicService(self._flush_in_background, name=f"flushes of {self._folder}",
@@ -184,8 +183,6 @@ class RaftLogStore(Closing):
         # The frames of damaged logs stay in the WAL until the log can be opened or is removed.
         self._wal.begin(self._damaged)
         self._flushed_at = self._wal.number
-        if found.torn_bytes:
-            self._observer.event("raftlog_wal_torn", file=found.last_number, bytes=found.torn_bytes)
 
     def _begin(self, log: RaftLog) -> RaftLog:
         try:
@@ -329,8 +326,7 @@ class RaftLogStore(Closing):
         self.settle()
 
     def settle(self) -> None:
-        """After a sync, with no lock held: call the listeners, and flush if WAL files were closed."""
-        self._deliver()
+        """After a sync, with no lock held: flush if WAL files were closed."""
         closed = self._wal.closed_files
         if closed and self._wal.number != self._flushed_at:
             self._flushed_at = self._wal.number
@@ -339,23 +335,6 @@ class RaftLogStore(Closing):
             else:
                 # The caller flushes, so that memory is bounded.
                 self._try_to_flush()
-
-    def _deliver(self) -> None:
-        """Call the logs' listeners with what became durable, in order; a single thread at a time does it for all."""
-        written = self._wal.written
-        while written:
-            taken: list[bool] = []
-            try:
-                take_within(self._delivering, 0.0, taken)
-                if taken != [True]:
-                    return
-                while written:
-                    log = self._logs.get(written.popleft())
-                    if log is not None:
-                        log._notify_confirmed()
-            finally:
-                if taken == [True]:
-                    self._delivering.release()
 
     def _try_to_flush(self) -> None:
         # `status` has the error, and the next closed WAL file retries.
@@ -397,7 +376,6 @@ class RaftLogStore(Closing):
         """
         self._wal.sync()
         self._wal.roll_over()
-        self._deliver()
         self.flush_closed()
 
     # -- status and checks
@@ -458,7 +436,6 @@ class RaftLogStore(Closing):
         try:
             if self._guard.is_open and not self._wal.is_synced:
                 self._wal.sync()
-                self._deliver()
         finally:
             for log in logs:
                 log._end()

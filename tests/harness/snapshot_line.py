@@ -57,12 +57,10 @@ class Line:
 
     Args:
         change: replaces each frame.
-        is_full: whether the stream is full after a frame, so that its writer waits for ever.
     """
 
-    def __init__(self, change: Change, is_full: Callable[[Passing], bool] = lambda _: False) -> None:
+    def __init__(self, change: Change) -> None:
         self.change = change
-        self.is_full = is_full
         self.frames: list[Passing] = []
         self.is_cut = False
         self.readers = asyncio.StreamReader(), asyncio.StreamReader()
@@ -86,13 +84,11 @@ class _Writer:
         self._line = line
         self._to = to
         self._waiting = b""
-        self._is_stuck = False
 
     def write(self, data: bytes) -> None:
         self._waiting += data
         while not self._line.is_cut and (frame := self._whole_frame()):
             arriving = self._line.passing(frame)
-            self._is_stuck |= self._line.is_full(self._line.frames[-1])
             if arriving is None:
                 self._line.cut()
             elif not self._line.is_cut:
@@ -108,8 +104,6 @@ class _Writer:
 
     async def drain(self) -> None:
         await asyncio.sleep(0)
-        if self._is_stuck:
-            await asyncio.get_running_loop().create_future()
         if self._line.is_cut:
             raise ConnectionResetError("the line was cut")
 
@@ -134,8 +128,7 @@ class Ended:
 
 
 def transfer(of: Member, to: Member, *, applied: int = 0, term: int = 3, change: Change = as_sent,
-             is_full: Callable[[Passing], bool] = lambda _: False, chunk_bytes: int = CHUNK_BYTES,
-             **receiving: Any) -> Ended:
+             chunk_bytes: int = CHUNK_BYTES, **receiving: Any) -> Ended:
     """Send a snapshot over a new line. The side that ends first closes the line, as hosts do.
 
     Args:
@@ -144,13 +137,12 @@ def transfer(of: Member, to: Member, *, applied: int = 0, term: int = 3, change:
         applied: the applied index of the follower's machine.
         term: the leader's.
         change: replaces each frame.
-        is_full: whether the stream is full after a frame.
         chunk_bytes: payload of a frame.
         receiving: further arguments of `receive_snapshot`.
     """
 
     async def both() -> Ended:
-        line = Line(change, is_full)
+        line = Line(change)
 
         async def closing(side: Any) -> Any:
             try:

@@ -35,10 +35,10 @@ def test_a_star_import_has_all_names() -> None:
 UNUSED = {
     # A worker that rewrites a group knows nothing of the log, nor of how it is replicated.
     "from compactlib.raftlog.compaction.rewrite import CompactSegments":
-        {"compactlib.raftlog.log.segment_log", "compactlib.raftlog.wal", "compactlib.raftlog.replication",
+        {"compactlib.raftlog.log.segment_log", "compactlib.raftlog.wal", "compactlib.raftlog.transfer",
          "compactlib.raftlog.snapshots", "compactlib.raftlog.policies"},
     "from compactlib.raftlog import SegmentLog": {"compactlib.raftlog.wal", "fractions"},
-    "from compactlib.raftlog import RaftLogStore": {"compactlib.raftlog.replication"},
+    "from compactlib.raftlog import RaftLogStore": {"compactlib.raftlog.transfer"},
     "from compactlib.kv import MemoryStore": {"sqlite3", "compactlib.kv.postgres",
                                               "compactlib.kv.dynamodb"},
     "from compactlib.blobstore import BlobStore": {"compactlib.manager", "compactlib.blobstore.reader"},

@@ -42,11 +42,9 @@ from compactlib.objects import MemoryObjects
 from compactlib.raftlog import (
     LogCompactionWorker,
     LogOptions,
-    RaftLogStore,
     SeedPolicy,
     SegmentLimits,
     SegmentLog,
-    StoreOptions,
 )
 from compactlib.scheduler import (
     BlockMeta,
@@ -278,18 +276,6 @@ def log_worker_executor(host: Host) -> Seen:
     return log_worker(host, executor=MistakenExecutor(host))
 
 
-def raft_log_confirmed(host: Host) -> Seen:
-    with RaftLogStore(host.folder / "store", StoreOptions()) as store:
-        log = store.log("a")
-        log.attach(on_confirmed=host.hosts_mistake)
-        log.append([(1, 1, b"command")])
-        log.sync()
-        host.wait()
-        until(lambda: log.status().failures + store.status().failures)
-        return (f"{log.status().last_error} {store.status().last_error}",
-                log.status().failures + store.status().failures)
-
-
 # ------------------------------------------------------------------------------------------------------- staging
 
 
@@ -448,7 +434,7 @@ def catalog_node_store(host: Host) -> Seen:
 ROWS: list[Row] = [
     worker_execute, worker_execute_by_hand, worker_cleanup, worker_transport, worker_observer,
     manager_policy, manager_executor, manager_fence, manager_new_budget, manager_observer,
-    log_on_changes, log_worker_policy, log_worker_executor, raft_log_confirmed,
+    log_on_changes, log_worker_policy, log_worker_executor,
     staging_worker_policy, staging_worker_executor, staging_worker_observer, staging_sensor_policy,
     catalog_upkeep_destroy, catalog_node_store]
 HOST_CALLS = ["report", "publish", "assignments", "database publish"]

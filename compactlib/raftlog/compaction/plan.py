@@ -285,8 +285,8 @@ def _why(plan: LogPlan, chosen: str, why: str) -> str:
                 f"(snapshot)")
     if not view.compactable:
         return (f"none of the {len(view.segments):,} segments ends at or below snapshot {view.snapshot_index} and is "
-                f"not the newest; record a later snapshot, or end the newest (end_segment); max_entries="
-                f"{view.limits.max_entries} and max_bytes={view.limits.max_bytes} count for segments begun from now on")
+                f"not the newest; record a later snapshot, or end the newest with end_segment(): limits (max_entries="
+                f"{view.limits.max_entries}, max_bytes={view.limits.max_bytes}) count for segments begun from then on")
     # What held the others back says more than that this one rewrites nothing.
     reasons = [why] if why and plan.drops_only else [why, chosen] if why else [chosen]
     return (f"none of the {len(view.compactable):,} segments up to snapshot {view.snapshot_index} is wholly dead; "

@@ -15,6 +15,7 @@ from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.hard_state import read_hard_state
 from compactlib.raftlog.names import (
     HARD_STATE_NAME,
+    LINK_SUFFIX,
     LOCK_NAME,
     LOGS_FOLDER,
     SNAPSHOT_NAME,
@@ -71,6 +72,24 @@ def require_log(folder: StrPath, *, may_create: bool) -> bool:
         raise NotALog(f"{path} is not a log: expected segment files such as {segment_name(1)!r}, found {found}; "
                       f"check the path, or create a log in an empty folder", path=path)
     return False
+
+
+def require_links(folder: StrPath) -> None:
+    """Raise `Unsupported` unless the file system of a new log has hard and symbolic links, which compactions need.
+
+    Not through `Files`: the link means nothing after a crash, and opening removes it as a leftover.
+    """
+    link = os.path.join(folder, segment_name(1) + LINK_SUFFIX)
+    try:
+        os.link(os.path.join(folder, LOCK_NAME), link)  # noqa: TID251
+        os.unlink(link)  # noqa: TID251
+        os.symlink(LOCK_NAME, link)  # noqa: TID251
+        os.unlink(link)  # noqa: TID251
+    except OSError as error:
+        # A full disk, for example, does not matter here.
+        if error.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise Unsupported(f"the file system of {os.fspath(folder)} has no hard or no symbolic links, and a log "
+                              f"cannot be compacted without; keep it on another file system") from error
 
 
 def is_log(folder: StrPath) -> bool:
@@ -163,7 +182,7 @@ def examine_wal(wal: str, log_id: str | None, seen: Examination) -> None:
     Counts the entries of `log_id`; `None`: of all logs.
     """
     # Imported only for logs of a store: other logs have no WAL.
-    from compactlib.raftlog.wal.recovery import read_frames, wal_files
+    from compactlib.raftlog.wal.frames import read_frames, wal_files
 
     try:
         seen.records += sum(frame.entries for frame in read_frames(wal, log_id))

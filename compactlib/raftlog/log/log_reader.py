@@ -30,10 +30,9 @@ from compactlib.raftlog.snapshot_meta import (
     read_snapshot_meta,
     snapshot_version,
 )
-from compactlib.raftlog.snapshots.folder import is_half_installed
+from compactlib.raftlog.snapshots import is_half_installed
 from compactlib.raftlog.values import MAX_INDEX, SegmentLimits
-from compactlib.raftlog.wal.frames import Frame
-from compactlib.raftlog.wal.recovery import read_frames, wal_files
+from compactlib.raftlog.wal.frames import Frame, read_frames, wal_files
 from compactlib.report import VerifyReport
 
 _MAX_READS = 100

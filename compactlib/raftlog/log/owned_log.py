@@ -62,7 +62,7 @@ from compactlib.raftlog.compaction.policy import GroupFailed, LogPolicy, LogView
 from compactlib.raftlog.compaction.report import GroupStats, LogCompactionReport, LogReclaimReport, SegmentChanges
 from compactlib.raftlog.compaction.rewrite import CompactSegments, Copier, SegmentSource
 from compactlib.raftlog.errors import LiveIndexMissing
-from compactlib.raftlog.log.folder import require_log
+from compactlib.raftlog.log.folder import require_links, require_log
 from compactlib.raftlog.log.reading import LogReading
 from compactlib.raftlog.memtable import Memtable
 from compactlib.raftlog.names import LOGS_FOLDER, REWRITE_PREFIX, segment_name
@@ -129,6 +129,11 @@ class OwnedLog(LogReading):
         self._options = options
         self._open_files = OpenFiles(options.max_open_segments) if open_files is None else open_files
         self._files = options.files
+        self._clock = options.clock
+        self._observer = Observers(options.observer)
+        self._cadence = MajorCadence(options.trigger, options.clock)
+        # By merged segment, the epoch of the list without it: older leases may use its link.
+        self._linked: dict[int, int] = {}
         guard = Guard(f"the log in {folder}")
         if not require_log(folder, may_create=create):
             # Another process may have made it a moment ago; the folder's lock decides who owns the log.
@@ -136,13 +141,8 @@ class OwnedLog(LogReading):
         with guard.lock, guard.opening():
             self._own: Segments = self._opened(folder, guard)
             super().__init__(folder, self._own, guard, memtable)
-        self._clock = options.clock
-        self._observer = Observers(options.observer)
-        self._cadence = MajorCadence(options.trigger, options.clock)
-        # By merged segment, the epoch of the list without it: older leases may use its link.
-        self._linked: dict[int, int] = {}
-        # The list of the host's last notification.
-        self._listed: dict[int, SegmentRef] = {ref.number: ref for ref in self._own.refs}
+            # The list of the host's last notification.
+            self._listed: dict[int, SegmentRef] = {ref.number: ref for ref in self._own.refs}
         with contextlib.ExitStack() as unfinished:
             unfinished.callback(guard.release)
             if self._recovery:
@@ -163,6 +163,8 @@ class OwnedLog(LogReading):
         row = self._found_row()
         self._recovery = recover_folder(self._files, folder)
         found = read_folder(folder, row)
+        if row is None and not found.known:
+            require_links(folder)
         segments = Segments(folder, guard, found.known, row, open_files=self._open_files)
         segments.begin_writing(self._files, self._options.limits, found)
         removed, _ = segments.remove_dropped()

@@ -152,13 +152,11 @@ class SegmentLog(OwnedLog):
         with self._guard.lock:
             self._guard.require_open()
             segments, refs, row = self._own, self.refs, self.state
-            durable, unsynced = segments.durability
             return LogStatus(
                 log_id=os.path.basename(self._folder), first_index=self.first_index,
-                last_index=self.last_index, last_term=segments.last_term, durable_index=durable,
-                unconfirmed=unsynced, snapshot_index=row.index, snapshot_term=row.term,
-                smallest_live_index=row.smallest_live_index, live=len(row.live), memtable_entries=0,
-                segments=len(refs), pinned=len(segments.pinned), pins=len(segments.pins), is_busy=self.is_compacting)
+                last_index=self.last_index, last_term=segments.last_term,
+                durable_index=segments.durability[0], snapshot_index=row.index, live=len(row.live), memtable_entries=0,
+                segments=len(refs), pins=len(segments.pins), is_busy=self.is_compacting)
 
     def audit(self) -> None:
         """Check the log's invariants.

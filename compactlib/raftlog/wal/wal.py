@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 
 from compactlib.clock import Clock
@@ -30,10 +29,10 @@ from compactlib.raftlog.wal.frames import (
     WAL_TEMPORARY_SUFFIX,
     FileHeader,
     Frame,
+    RecoveredWal,
     log_frame,
     wal_name,
 )
-from compactlib.raftlog.wal.recovery import RecoveredWal
 
 _LAST_SECOND = 1.8e10
 """The last second whose nanoseconds fit into 64 bits, rounded down."""
@@ -52,7 +51,6 @@ class Wal:
 
     Attributes:
         smallest_live: by log, the index below which everything is dead; a log sets it with each snapshot.
-        written: queue of the logs with new durable writes; the store takes from it.
         queued_bytes: bytes that wait for the next batch.
         number: the number of the current file.
         closed_files: count of the files before the current file.
@@ -76,7 +74,6 @@ class Wal:
         self._oldest = recovered.numbers[0] if recovered.numbers else recovered.last_number + 1
         self._out: OutFile | None = None
         self.smallest_live: dict[str, int] = {}
-        self.written: deque[str] = deque()
         self.queued_bytes: int = 0
         self.number: int = recovered.last_number
         self.closed_files: int = max(self.number - self._oldest, 0)
@@ -236,7 +233,6 @@ class Wal:
             self.guard.undone()
             raise
         self.durable_ticket = ticket
-        self.written.extend({log_id for log_id, _ in taken})
         self.guard.done()
         # Without the held frames, which the next file would repeat.
         if self.size_bytes - (self._begun if self._held else 0) > self._max_bytes:

@@ -11,7 +11,6 @@ from compactlib.budget import Budget
 from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.observer import Observer
 from compactlib.raftlog import (
-    Applied,
     LogChoice,
     LogCompactionWorker,
     LogOptions,
@@ -83,9 +82,9 @@ class _HookedWriter(SnapshotWriter):
 
     hooks: ServiceHooks
 
-    def write(self, now: float, budget: Budget, *, is_asked: bool = False) -> SnapshotReport:
+    def write(self, budget: Budget, *, is_asked: bool = False) -> SnapshotReport:
         self.hooks.works(budget)
-        return super().write(now, budget, is_asked=is_asked)
+        return super().write(budget, is_asked=is_asked)
 
 
 class WritingWorkers(ServiceFactory):
@@ -101,9 +100,9 @@ class WritingWorkers(ServiceFactory):
             return log.last_index
 
         writer = _HookedWriter(log, applied=applied, copy=lambda: MachineCopy(log.last_index, [], [b"state"]),
-                               when=Applied(1), every_seconds=0.01)
+                               when=1)
         writer.hooks = hooks
-        return LogCompactionWorker(log, snapshots=writer, observer=observer, every_seconds=None)
+        return LogCompactionWorker(log, snapshots=writer, observer=observer, every_seconds=0.01)
 
     def wake(self, service: Any) -> None:
         service.request_snapshot()

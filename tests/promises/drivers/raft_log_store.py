@@ -186,11 +186,11 @@ def pinned(log: RaftLog) -> Iterator[RaftLog]:
         yield log
         return
     # Another thread may have replaced entries between two of the reads above.
-    terms = {entry.index: entry.term for entry in pin.entries()}
+    terms = {entry.index: entry.term for entry in entries_of(pin)}
     try:
         yield log
         # Entries that were truncated or replaced during the block are no longer pinned.
-        found = {entry.index: entry for entry in pin.entries()}
+        found = {entry.index: entry for entry in entries_of(pin)}
         # A log that was closed or removed during the block releases its pins.
         lost = [index for index in terms if index not in found and index <= log.state.index and not log.is_closed]
         assert not lost, f"pinned were {terms}, {sorted(found)} are read, and the snapshot is {log.state.index}"
@@ -200,6 +200,13 @@ def pinned(log: RaftLog) -> Iterator[RaftLog]:
             assert bytes(entry.payload) == payload_of(log.log_id, index, entry.term), f"pinned entry {index} is {entry}"
     finally:
         pin.release()
+
+
+def entries_of(pin: Any) -> Iterator[Entry]:
+    """Yield the pinned entries that were not truncated."""
+    for index in pin.indexes:
+        with contextlib.suppress(NotFound):
+            yield pin.read(index)
 
 
 @attrs.frozen

@@ -196,7 +196,7 @@ MISTAKES: Sequence[Mistake] = (
          "test_torn_entries_stay_gone_after_a_power_failure_and_refused_syncs",),
         "A torn record counts behind a new entry of the same length."),
     Mistake(
-        "received-state-not-written-again", "compactlib/raftlog/snapshots/states.py",
+        "received-state-not-written-again", "compactlib/raftlog/snapshots.py",
         "        for place in range(0, self.state_bytes, _PIECE_BYTES):\n",
         "        for place in range(0):\n",
         ("tests/promises/raftlog/test_raftlog_refused_syncs.py::"
@@ -284,7 +284,7 @@ MISTAKES: Sequence[Mistake] = (
         ("raft_log_store-kills_and_power",),
         "Entries that a successor has shown to its peers are lost in a power failure."),
     Mistake(
-        "wal-repeated-frames-count-twice", "compactlib/raftlog/wal/recovery.py",
+        "wal-repeated-frames-count-twice", "compactlib/raftlog/wal/frames.py",
         "                    frames.pop(ids[log], None)\n",
         "                    pass\n",
         ("tests/promises/raftlog/test_raftlog_store_failures.py::"
@@ -322,26 +322,26 @@ MISTAKES: Sequence[Mistake] = (
         ("raft_log_store-crashes",),
         "A snapshot names live entries that a power failure takes, and the log cannot be opened."),
     Mistake(
-        "received-entries-not-synced", "compactlib/raftlog/snapshots/states.py",
+        "received-entries-not-synced", "compactlib/raftlog/snapshots.py",
         "        self._entries.sync()\n",
         "",
         (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
         "A received snapshot is in force whose live entries a power failure has taken."),
     Mistake(
-        "received-state-not-synced", "compactlib/raftlog/snapshots/states.py",
+        "received-state-not-synced", "compactlib/raftlog/snapshots.py",
         "        self._state.sync()\n",
         "",
         (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
         "A received snapshot is in force whose state a power failure has taken."),
     Mistake(
-        "received-term-not-recorded", "compactlib/raftlog/replication/transfer.py",
+        "received-term-not-recorded", "compactlib/raftlog/transfer.py",
         "            self.log.record_hard_state(self.offer.term)\n",
         "            pass\n",
         (RECEIVED + "test_term_of_the_leader_is_durable_before_the_snapshot_is_taken",),
         "A follower takes a snapshot in a term that it forgets, and may vote in it twice."),
     Mistake(
-        "received-links-not-checked", "compactlib/raftlog/replication/transfer.py",
-        "if frame.previous != previous or not indexes",
+        "received-links-not-checked", "compactlib/raftlog/transfer.py",
+        "if before != previous or not indexes",
         "if not indexes",
         (RECEIVED + "test_entries_that_do_not_follow_are_refused_as_damage",),
         "A gap in what a leader sends is not noticed."),
@@ -357,7 +357,7 @@ MISTAKES: Sequence[Mistake] = (
         (RECEIVED + "test_disk_that_refuses_leaves_the_old_log_or_a_closed_one",),
         "A follower appends over entries that the snapshot in force needs."),
     Mistake(
-        "sent-entries-not-pinned", "compactlib/raftlog/replication/transfer.py",
+        "sent-entries-not-pinned", "compactlib/raftlog/transfer.py",
         "            pin = held.enter_context(log.pin(row.live))\n",
         "            pin = held.enter_context(log.pin(row.live))\n"
         "            pin.release()\n"
@@ -377,27 +377,27 @@ MISTAKES: Sequence[Mistake] = (
         ("raft_log_store-kills",),
         "Entries of a deposed leader that were taken back are there."),
     Mistake(
-        "snapshot-state-not-synced", "compactlib/raftlog/snapshots/folder.py",
+        "snapshot-state-not-synced", "compactlib/raftlog/snapshots.py",
         "                out.sync()\n",
         "",
         ("raft_log_store-crashes",),
         "The snapshot in force is torn, and the entries below it are gone."),
     Mistake(
-        "snapshot-state-not-read-back", "compactlib/raftlog/snapshots/folder.py",
+        "snapshot-state-not-read-back", "compactlib/raftlog/snapshots.py",
         "            self._check(row)\n"
         "            self._files",
         "            self._files",
         ("tests/promises/test_promise_lost_snapshot_folder.py",),
         "A state that the disk has garbled takes the place of a whole one."),
     Mistake(
-        "snapshot-name-not-synced", "compactlib/raftlog/snapshots/folder.py",
+        "snapshot-name-not-synced", "compactlib/raftlog/snapshots.py",
         "            self._check(row)\n"
         "            self._files.sync_folder(self.folder)\n",
         "            self._check(row)\n",
         ("raft_log_store-crashes",),
         "The snapshot in force has no state after a power failure, and the log cannot be opened."),
     Mistake(
-        "snapshot-state-not-found-missing", "compactlib/raftlog/snapshots/folder.py",
+        "snapshot-state-not-found-missing", "compactlib/raftlog/snapshots.py",
         "            self.open_state(row).close()\n",
         "            pass\n",
         ("tests/promises/test_promise_lost_snapshot_folder.py",),
@@ -417,7 +417,7 @@ MISTAKES: Sequence[Mistake] = (
         (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
         "A received snapshot is in force whose live entries the log never takes."),
     Mistake(
-        "received-entries-taken-twice", "compactlib/raftlog/snapshots/folder.py",
+        "received-entries-taken-twice", "compactlib/raftlog/snapshots.py",
         "            self._files.unlink(path)\n"
         "        self._files.sync_folder(self.folder)\n"
         "\n"
@@ -429,7 +429,7 @@ MISTAKES: Sequence[Mistake] = (
          "test_a_crash_at_every_step_loses_nothing_confirmed[little-install]",),
         "The entries of a received snapshot come back after a power failure, and cut what was appended since."),
     Mistake(
-        "received-names-not-synced", "compactlib/raftlog/snapshots/states.py",
+        "received-names-not-synced", "compactlib/raftlog/snapshots.py",
         "        self._files.sync_folder(os.path.dirname(self._entries_path))\n",
         "",
         (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),

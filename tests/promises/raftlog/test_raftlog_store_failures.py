@@ -367,8 +367,8 @@ def test_wal_file_whose_name_a_full_disk_has_not_synced_is_begun_again(tmp_path:
     lambda log: log.append([(4.0, 1, b"x")]), lambda log: log.append([(4, 1.0, b"x")]),
     lambda log: log.append([(4.0, 1, b"x"), (5.0, 1, b"x")]), lambda log: log.append_run(4.0, 1, [b"x"]),
     lambda log: log.append_entries(3.0, 1, [(4, 1, b"x")]), lambda log: log.append_entries(3, 1, [(4, 1.0, b"x")]),
-    lambda log: log.reset(2.0), lambda log: log.snapshot(3.0, ()), lambda log: log.snapshot(3, (), [b""], cluster="x"),
-    lambda log: log.snapshot(3, (), [b""], machine_version=1.0), lambda log: log.checkpoint(3, (), [b""], cluster="x")])
+    lambda log: log.reset(2.0), lambda log: log.snapshot(3.0, ()),
+    lambda log: log.snapshot(3, (), [b""], machine_version=1.0)])
 def test_value_that_cannot_be_stored_is_refused_by_the_call(tmp_path: Path, call: Callable[[Any], object]) -> None:
     with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
         log = store.log("a")

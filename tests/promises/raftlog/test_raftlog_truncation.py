@@ -657,15 +657,16 @@ def test_a_reader_of_a_store_sees_a_log_before_or_after_a_cut(tmp_path: Path) ->
         assert found in (before, after), place
 
 
-def test_truncated_entries_are_not_confirmed(tmp_path: Path) -> None:
-    confirmed: list[int] = []
+def test_truncated_entries_are_not_reported_as_durable(tmp_path: Path) -> None:
     with open_log(tmp_path / "store", StoreOptions(background=False)) as log:
-        log.attach(on_confirmed=lambda each: confirmed.extend(each.indexes))
         log.append([(index, 1, b"") for index in range(1, 6)])
         assert log.unconfirmed == IndexSet.range(1, 5)
         log.reset(3)
-        assert confirmed == [1, 2, 3]
         assert not log.unconfirmed
+        assert log.status().durable_index == 3
+        log.append([(4, 2, b"")])
+        assert log.unconfirmed == IndexSet.range(4, 4)
+        assert log.status().durable_index == 3
 
 
 def test_entries_that_a_snapshot_covers_are_refused_before_any_is_appended(tmp_path: Path) -> None:

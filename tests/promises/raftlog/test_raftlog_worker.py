@@ -12,7 +12,6 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.errors import DiskFull, StorageError, TaskFailed
 from compactlib.raftlog import (
-    Applied,
     DeadRatio,
     Entry,
     EveryNMinors,
@@ -54,10 +53,8 @@ def test_request_during_a_compaction_is_carried_out_after_it(tmp_path: Path) -> 
         assert not worker.run_pending()
         log.snapshot(96, ())
         worker.request(SeedPolicy())
-        with worker:
-            report = worker.wait_until_idle()
-        assert report is not None
-        assert report.dropped
+        assert worker.run_pending()
+        assert worker.last_report.dropped
 
 
 def test_worker_calls_the_trigger_once_in_a_period(tmp_path: Path) -> None:
@@ -97,12 +94,12 @@ def test_compaction_that_found_no_room_is_tried_again(tmp_path: Path) -> None:
 
 def test_worker_of_a_closed_log_rests(tmp_path: Path) -> None:
     log = half_dead(tmp_path)
-    with LogCompactionWorker(log) as worker:
-        worker.wait_until_idle()
-        log.close()
-        worker.request(SeedPolicy())
-        worker.wait_until_idle()
-        assert worker.failures == 0
+    worker = LogCompactionWorker(log)
+    log.close()
+    worker.request(SeedPolicy())
+    for _ in range(3):
+        worker.run_pending()
+    assert worker.failures == 0
 
 
 def test_host_is_notified_of_changes_before_files_are_removed(tmp_path: Path) -> None:
@@ -158,7 +155,7 @@ def machine_log(tmp_path: Path) -> Iterator[RaftLog]:
 
 def test_snapshot_is_written_once_enough_was_applied(machine_log: RaftLog) -> None:
     log = machine_log
-    writer = SnapshotWriter(log, applied=lambda: log.last_index, when=Applied(5),
+    writer = SnapshotWriter(log, applied=lambda: log.last_index, when=5,
                             copy=lambda: MachineCopy(log.last_index, [1], [b"st", b"ate"]))
     worker = LogCompactionWorker(log, snapshots=writer, every_seconds=None)
     log.append([(index, 1, b"x") for index in range(1, 4)])
@@ -166,10 +163,11 @@ def test_snapshot_is_written_once_enough_was_applied(machine_log: RaftLog) -> No
     assert worker.last_snapshot.is_empty
     assert "entries were applied" in worker.last_snapshot.why
     log.append([(index, 1, b"x") for index in range(4, 7)])
-    worker.log_changed()
+    worker.wake()
     worker.run_pending()
-    assert (worker.last_snapshot.kind, worker.last_snapshot.index, worker.last_snapshot.state_bytes) == (
-        "snapshot", 6, 5)
+    assert (worker.last_snapshot.kind, worker.last_snapshot.index) == ("snapshot", 6)
+    assert log.state.manifest is not None
+    assert log.state.manifest.state_bytes == 5
     assert (log.state.index, list(log.state.live)) == (6, [1])
     log.append([(7, 1, b"x")])
     worker.request_snapshot()
@@ -186,7 +184,7 @@ def test_snapshot_that_the_disk_refused_is_written_later(machine_log: RaftLog) -
         yield b"state"
 
     clock = ManualClock(1e9)
-    writer = SnapshotWriter(log, applied=lambda: log.last_index, when=Applied(1),
+    writer = SnapshotWriter(log, applied=lambda: log.last_index, when=1,
                             copy=lambda: MachineCopy(log.last_index, [], pieces()))
     worker = LogCompactionWorker(log, snapshots=writer, every_seconds=None, clock=clock)
     log.append([(1, 1, b"x")])
@@ -212,5 +210,4 @@ def test_worker_is_stopped_with_its_log(tmp_path: Path) -> None:
         log.flush()
         log.snapshot(90, [7])
         log.flush()
-        workers[0].wait_until_idle()
     assert workers[0].failures == 0

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from compactlib.errors import Closed, StorageError
-from compactlib.raftlog import Entry, LogOptions, RaftLog, RaftLogStore, StoreOptions, raft_log
+from compactlib.errors import Closed, StorageError, Unsupported
+from compactlib.raftlog import Entry, LogOptions, RaftLog, RaftLogStore, SegmentLog, StoreOptions, raft_log
 from compactlib.raftlog.memtable import Memtable
 from compactlib.raftlog.segment.segments import Segments
-from compactlib.raftlog.snapshots.states import read_sealed
+from compactlib.raftlog.snapshots import read_sealed
 from compactlib.testing import FilesInFront, Request
+from tests.harness.interruptions import interruptions
 from tests.harness.snapshot_line import transfer
 from tests.promises.raftlog.test_raftlog_received_snapshots import (
     LAST,
@@ -154,3 +157,45 @@ def test_installation_in_a_log_that_was_closed_changes_nothing_in_the_next(tmp_p
     with member(tmp_path / "follower") as again:
         require_snapshot(again)
         assert again.read(LAST + 1) == entry(LAST + 1)
+
+
+def test_interrupt_at_any_place_of_an_opening_leaves_the_folders_free(tmp_path: Path) -> None:
+    stores, kept = list[RaftLogStore](), list[BaseException]()
+
+    def opened() -> None:
+        stores.append(RaftLogStore(tmp_path, StoreOptions(background=False)))
+
+    opened()
+    stores[0].log("a").append([(1, 1, b"entry")])
+    stores.pop().close()
+    for interrupted in interruptions(opened, 150):
+        while stores:
+            stores.pop().close()
+        try:
+            with interrupted:
+                opened()
+        except KeyboardInterrupt as error:
+            # A kept traceback keeps what was opened.
+            kept.append(error)
+    assert len(kept) > 100
+    while stores:
+        # The last place may not have come.
+        stores.pop().close()
+    with RaftLogStore(tmp_path) as store:
+        assert store.log("a").last_index == 1
+
+
+@pytest.mark.parametrize("call", ["link", "symlink"])
+def test_file_system_without_links_is_named_when_a_log_is_made(call: str, tmp_path: Path,
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **options: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, call, refused)
+    with pytest.raises(Unsupported, match="has no hard or no symbolic links"):
+        SegmentLog(tmp_path / "log")
+    with RaftLogStore(tmp_path / "store") as store, pytest.raises(Unsupported):
+        store.log("a")
+    monkeypatch.undo()
+    with SegmentLog(tmp_path / "log") as log:
+        log.append([(1, 1, b"entry")])

@@ -1,0 +1,591 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`send_snapshot` and `receive_snapshot`: a snapshot with its live entries goes to another member over a stream.
+
+    sender                                        receiver
+    Offer ─────────────────────────────────────▶  refuses, or accepts
+          ◀─────────────────────────────────────  Accept(last_applied, state_offset)
+    Live… Entries… State… ─────────────────────▶  writes them beside the log
+          ◀─────────────────────────────────────  Installed, once the snapshot is in force, durably
+
+Both sides are generators without I/O but the logs': they yield frames to write, and take frames that were read. `_run`
+runs a side over a stream of asyncio that the host has opened; each step, with its disk work, in a thread. Live entries
+are sent in the order of the log and before the state, each frame with the index before its first entry. Neither side
+has timers: the host closes a silent stream, which ends both sides.
+
+A frame (`docs/formats/raftlog-transfer.md`) is a head of 12 bytes (length of the body, kind, CRC of both), the body,
+and the CRC of the body. The CRC of the head keeps a side from waiting for the bytes of a damaged length. Pieces and
+entries are binary, other messages JSON.
+
+>>> frame = encode(Installed(index=60))
+>>> body_bytes(frame[:HEAD_BYTES], limit=100), frame[HEAD_BYTES:-CRC_BYTES], decode(frame)
+(12, b'{"index":60}', Installed(index=60))
+
+The receiver changes nothing in the log before the whole snapshot is on the disk and was checked. The state that has
+arrived stays for the next stream with the same snapshot, unless the disk refused or the state is not the manifest's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
+from itertools import islice
+from typing import Any, TypeAlias, TypeVar
+
+import attrs
+
+from compactlib._arguments import is_whole
+from compactlib.codec import JsonCodec
+from compactlib.errors import CompactlibError, CorruptData, InvalidInput, Stale, StorageError, Unsupported
+from compactlib.files.checksum import crc32
+from compactlib.indexset import IndexSet
+from compactlib.raftlog.errors import FrameDamaged, RefusalReason, TransferBroken, TransferRefused
+from compactlib.raftlog.pins import Pin
+from compactlib.raftlog.raft_log import RaftLog
+from compactlib.raftlog.snapshot_meta import SnapshotManifest
+from compactlib.raftlog.snapshots import Incoming, StateReader
+from compactlib.raftlog.values import MAX_INDEX, MAX_PAYLOAD_BYTES, Entry
+from compactlib.raftlog.wal.frames import Frame, decode_frame, sparse_frame
+
+VERSION = 1
+"""The version of the transfer; an offer begins with it. `Refuse` has the same bytes in every version."""
+HEAD_BYTES = 12
+CRC_BYTES = 4
+MAX_TEXT_BYTES = 1000
+MAX_FRAME_ENTRIES = 1024
+OVERHEAD_BYTES = 1 << 17
+"""Upper bound of a frame's size without payloads."""
+_MAX_CHUNK_BYTES = 8 << 20
+_MAX_MACHINE_VERSION = (1 << 32) - 1
+
+_HEAD = struct.Struct("<IB3x")
+_CRC = struct.Struct("<I")
+_VERSION = struct.Struct("<H")
+_OFFSET = struct.Struct("<Q")
+
+
+@attrs.frozen
+class Offer:
+    """The sender has a snapshot.
+
+    Attributes:
+        term: the leader's.
+        manifest: the manifest of the snapshot.
+        log_id: the id of the log, the same on all members.
+    """
+
+    term: int = attrs.field(validator=is_whole(0, MAX_INDEX))
+    manifest: SnapshotManifest
+    log_id: str
+
+
+@attrs.frozen
+class Accept:
+    """The receiver accepts the snapshot.
+
+    Attributes:
+        last_applied: the last index that its machine applied, -1 before the first; it needs the live entries above.
+        state_offset: bytes of the state that it has from an earlier stream.
+        max_entry_bytes: its limit of a payload.
+    """
+
+    last_applied: int = attrs.field(validator=is_whole(-1, MAX_INDEX))
+    state_offset: int = attrs.field(validator=is_whole(0))
+    max_entry_bytes: int
+
+
+@attrs.frozen
+class Live:
+    """A piece of the live set's bytes."""
+
+    offset: int
+    data: bytes
+
+
+@attrs.frozen
+class Entries:
+    """Live entries, ascending, as a sparse frame of the WAL; its `previous` is the index before the first of them."""
+
+    frame: Frame
+
+
+@attrs.frozen
+class State:
+    """A piece of the state."""
+
+    offset: int
+    data: bytes
+
+
+@attrs.frozen
+class Installed:
+    """The snapshot is in force at the receiver, durably."""
+
+    index: int
+
+
+@attrs.frozen
+class Refuse:
+    """A side ends the transfer.
+
+    Attributes:
+        reason: why.
+        term: the highest term that this side knows.
+        last_applied: the last index that the receiver applied, -1 before the first entry or if it is not known.
+        detail: the reason in words, cut at 1,000 bytes.
+    """
+
+    reason: RefusalReason
+    term: int = attrs.field(validator=is_whole(0, MAX_INDEX))
+    last_applied: int = attrs.field(validator=is_whole(-1, MAX_INDEX))
+    detail: str
+
+
+Message: TypeAlias = Offer | Accept | Live | Entries | State | Installed | Refuse
+_KINDS: tuple[type[Message], ...] = (Offer, Accept, Live, Entries, State, Installed, Refuse)
+"""The kind of a frame is the place of its message here, from 1: append only."""
+_CODECS: dict[type[Message], JsonCodec[Any]] = {kind: JsonCodec(kind) for kind in (Offer, Accept, Installed, Refuse)}
+
+
+def encode(message: Message) -> bytes:
+    """The frame of a message."""
+    body = b"".join(_pieces(message))
+    head = _HEAD.pack(len(body), _KINDS.index(type(message)) + 1)
+    return b"".join((head, _CRC.pack(crc32(head)), body, _CRC.pack(crc32(body))))
+
+
+def body_bytes(head: bytes, *, limit: int) -> int:
+    """The length of the body that follows the head of a frame.
+
+    Raises:
+        FrameDamaged: the head is damaged, or the body is longer than `limit`.
+    """
+    if crc32(head[:_HEAD.size]) != _CRC.unpack_from(head, _HEAD.size)[0]:
+        raise FrameDamaged(expected="the head of a frame with its CRC", found=head.hex())
+    length, _ = _HEAD.unpack_from(head)
+    if length > limit:
+        raise FrameDamaged(expected=f"a frame of at most {limit} bytes", found=str(length))
+    return int(length)
+
+
+def decode(frame: bytes) -> Message:
+    """The message of a frame whose head was checked.
+
+    Raises:
+        FrameDamaged: the frame is damaged.
+        Unsupported: another release sent it.
+    """
+    length, kind = _HEAD.unpack_from(frame)
+    body = frame[HEAD_BYTES:HEAD_BYTES + length]
+    if len(frame) != HEAD_BYTES + length + CRC_BYTES or crc32(body) != _CRC.unpack_from(frame, HEAD_BYTES + length)[0]:
+        raise FrameDamaged(expected=f"{length} bytes with their CRC", found=f"{len(frame)} bytes in all")
+    if not 1 <= kind <= len(_KINDS):
+        raise Unsupported(f"a frame of kind {kind} came; this release knows kinds 1 to {len(_KINDS)}: have both sides "
+                          f"run the same release")
+    try:
+        return _message(_KINDS[kind - 1], body)
+    except (struct.error, ValueError, CorruptData) as error:
+        raise FrameDamaged(expected=f"a frame of kind {kind}", found=str(error)) from None
+
+
+def _pieces(message: Message) -> list[bytes]:
+    match message:
+        case Live(offset, data) | State(offset, data):
+            return [_OFFSET.pack(offset), data]
+        case Entries(frame):
+            return frame.encode(0, 0, 0)
+        case Offer():
+            return [_VERSION.pack(VERSION), _CODECS[Offer].encode(message)]
+        case Refuse(detail=detail):
+            text = detail.encode("utf-8", "replace")[:MAX_TEXT_BYTES].decode("utf-8", "ignore")
+            return [_CODECS[Refuse].encode(attrs.evolve(message, detail=text))]
+    return [_CODECS[type(message)].encode(message)]
+
+
+def _message(kind: type[Message], body: bytes) -> Message:
+    if kind is Live or kind is State:
+        return kind(_OFFSET.unpack_from(body)[0], body[_OFFSET.size:])
+    if kind is Entries:
+        decoded = decode_frame(body, 0, 0)
+        if decoded is None or not decoded[0].is_sparse or decoded[0].frame_bytes != len(body):
+            raise ValueError("no sparse frame")
+        for _ in decoded[0].runs():
+            pass  # raises if the lengths of the payloads do not fit
+        return Entries(decoded[0])
+    if kind is Offer:
+        (version,) = _VERSION.unpack_from(body)
+        if version != VERSION:
+            raise Unsupported(f"the snapshot is offered in version {version} of the transfer; this release knows "
+                              f"version {VERSION}: have both sides run the same release")
+        body = body[_VERSION.size:]
+    if len(body) > OVERHEAD_BYTES:
+        # JSON takes many times as much memory.
+        raise ValueError(f"{len(body)} bytes of JSON")
+    message: Message = _CODECS[kind].decode(body, "<stream>")
+    return message
+
+
+# -- the calls
+
+_MessageT = TypeVar("_MessageT", bound=Message)
+_T = TypeVar("_T")
+
+Talk: TypeAlias = Generator[bytes, "bytes | None", _T]
+"""One side of a transfer. It yields a frame to write; or `b""`, and is sent the next frame that arrives.
+`TransferBroken` is thrown into it when the stream ends."""
+
+
+@attrs.frozen(kw_only=True)
+class TransferReport:
+    """A transfer that has ended well: the snapshot is in force at the follower, durably.
+
+    Attributes:
+        manifest: the manifest of the snapshot.
+        entries: count of live entries that were sent.
+        resumed_at: bytes of the state that an earlier stream had transferred.
+    """
+
+    manifest: SnapshotManifest
+    entries: int
+    resumed_at: int
+
+    @property
+    def index(self) -> int:
+        """The snapshot's index."""
+        return self.manifest.index
+
+
+Stream: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+"""As `asyncio.open_connection` returns it; of it, `readexactly`, `write` and `drain` are called."""
+
+
+async def send_snapshot(stream: Stream, log: RaftLog, *, term: int, chunk_bytes: int = 1 << 20) -> TransferReport:
+    """Send the newest snapshot of a leader's log to a follower, with the live entries that the follower needs.
+
+    Compactions and newer snapshots do not disturb it. After an error or a cancelled call, close the stream.
+
+    Args:
+        stream: reader and writer, opened and closed by the host. The other end calls `receive_snapshot`.
+        log: the leader's; the follower's has the same `log_id`.
+        term: the leader's.
+        chunk_bytes: payload of a frame, up to 8 MiB; a larger entry has its own frame.
+
+    Raises:
+        TransferRefused: the follower refuses the snapshot; `reason` decides the leader's next step. `ALREADY_APPLIED`
+            also if the log has all entries that the follower lacks (`StoreOptions.keep_trailing`): send entries from
+            `last_applied + 1` on.
+        TransferBroken: the stream ended, also if the follower has refused the rest; send again over another stream.
+        FrameDamaged, Unsupported: the peer's answer is damaged, or of another release.
+        NotFound: there is no snapshot yet.
+        CorruptData, LiveIndexMissing, StorageError: the snapshot or an entry cannot be read.
+    """
+    talk = _sending(log, term, min(chunk_bytes, _MAX_CHUNK_BYTES))
+    return await _run(talk, stream, max_bytes=OVERHEAD_BYTES)
+
+
+async def receive_snapshot(stream: Stream, log: RaftLog, *, last_applied: int,
+                           machine_versions: tuple[int, int] = (0, _MAX_MACHINE_VERSION),
+                           max_entry_bytes: int = 64_000_000, max_live_bytes: int = 32 << 20) -> TransferReport:
+    """Receive a snapshot for a follower's log, and install it. Then the host restores its machine from it.
+
+    Until this returns, the host applies and appends no entries. The log is not changed before the whole snapshot has
+    arrived and was checked; then only the entries that contradict the snapshot are truncated. The leader's term is
+    recorded (`RaftLog.record_hard_state`); a higher term that is recorded during the transfer ends it.
+
+    A call that is cancelled during the installation returns when that has ended: check `log.state`. After an error,
+    close the stream.
+
+    Args:
+        stream: reader and writer, opened and closed by the host. The other end calls `send_snapshot`.
+        log: the follower's.
+        last_applied: the last index that the machine has applied, -1 before the first.
+        machine_versions: the lowest and the highest machine version that the machine restores.
+        max_entry_bytes: limit of a payload; a payload is held in memory.
+        max_live_bytes: limit of the live set as `IndexSet.to_bytes`, where a run of scattered indexes takes a byte or
+            two; decoding it takes up to 120 times as much memory.
+
+    Raises:
+        TransferRefused: a side has ended the transfer, for a `reason`.
+        TransferBroken: the stream ended. The state that has arrived stays, and the next call continues behind it.
+        FrameDamaged, Unsupported: a frame is damaged, or of another release.
+        LiveIndexMissing: the log lacks live entries that its machine has applied.
+        CorruptData: the state that arrived is not the state that was offered; it was discarded.
+        StorageError: the disk refused.
+        Busy: another snapshot of the log is being received.
+        Closed: the log was closed, perhaps by a failure during the installation: open it again.
+        InvalidInput: the log has a snapshot from which the machine was not restored.
+    """
+    talk = _receiving(log, last_applied, machine_versions, max_entry_bytes, max_live_bytes)
+    return await _run(talk, stream, max_bytes=max(max_entry_bytes, _MAX_CHUNK_BYTES) + OVERHEAD_BYTES)
+
+
+async def _run(talk: Talk[_T], stream: Stream, *, max_bytes: int) -> _T:
+    """Run a side to its end."""
+    reader, writer = stream
+    given: bytes | CompactlibError | None = None
+    result: list[_T] = []
+    try:
+        while (step := await _in_thread(partial(_step, talk, given, result))) is not None:
+            given = None
+            try:
+                if step:
+                    writer.write(step)
+                    await writer.drain()
+                else:
+                    head = await reader.readexactly(HEAD_BYTES)
+                    given = head + await reader.readexactly(body_bytes(head, limit=max_bytes) + CRC_BYTES)
+            except (OSError, EOFError) as error:
+                given = TransferBroken(f"the stream ended before the transfer did ({type(error).__name__}: {error}); "
+                                       f"send the snapshot again over another stream")
+            except FrameDamaged as error:
+                given = error
+        return result[0]
+    finally:
+        talk.close()
+
+
+def _step(talk: Talk[_T], given: bytes | CompactlibError | None, result: list[_T]) -> bytes | None:
+    """The next frame to write, `b""` to read one; `None` at the end, with the result."""
+    try:
+        return talk.throw(given) if isinstance(given, CompactlibError) else talk.send(given)
+    except StopIteration as end:
+        result.append(end.value)
+        return None
+
+
+async def _in_thread(call: Callable[[], _T]) -> _T:
+    """Call in a thread. A cancelled call is waited for, because it uses the side."""
+    running = asyncio.get_running_loop().run_in_executor(None, call)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        while not running.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([running])
+        if not running.cancelled():
+            running.exception()
+        raise
+
+
+# -- the leader's side
+
+
+def _sending(log: RaftLog, term: int, chunk_bytes: int) -> Talk[TransferReport]:
+    if chunk_bytes < 1:
+        raise InvalidInput(f"chunk_bytes is {chunk_bytes}; give at least 1")
+    with contextlib.ExitStack() as held:
+        # No snapshot is taken in between.
+        with log._snapshotting:
+            row = log.state
+            state = held.enter_context(log.open_state())
+            pin = held.enter_context(log.pin(row.live))
+        index, last_applied = row.index, -1
+        try:
+            yield encode(Offer(term, state.manifest, log.log_id))
+            accept = _expected((yield b""), Accept, index=index)
+            last_applied = accept.last_applied
+            if last_applied >= row.kept_from:
+                raise TransferRefused(
+                    reason=RefusalReason.ALREADY_APPLIED, index=index, term=term, last_applied=last_applied,
+                    detail=f"the follower has applied up to {last_applied}, and the leader's log holds every entry "
+                    f"from {row.kept_from} on; send those")
+            needed = row.live.at_least(last_applied + 1)
+            for message in _messages(row.live, needed, pin, state, accept, term, chunk_bytes):
+                yield encode(message)
+            installed = _expected((yield b""), Installed, index=index)
+            if installed.index != index:
+                raise FrameDamaged(expected=f"snapshot {index} installed", found=f"{installed.index}")
+            return TransferReport(manifest=state.manifest, entries=needed.count, resumed_at=accept.state_offset)
+        except CompactlibError as error:
+            yield from _refusing(error, term=term, last_applied=last_applied)
+            raise
+
+
+def _messages(live: IndexSet, needed: IndexSet, pin: Pin, state: StateReader, accept: Accept, term: int,
+              chunk_bytes: int) -> Iterator[Message]:
+    manifest = state.manifest
+    data = live.to_bytes()
+    for offset in range(0, len(data), chunk_bytes):
+        yield Live(offset, data[offset:offset + chunk_bytes])
+    previous = accept.last_applied
+    group: list[Entry] = []
+    size = 0
+    for index in needed:
+        entry = pin.read(index)
+        size += len(entry.payload)
+        if len(entry.payload) > accept.max_entry_bytes:
+            raise TransferRefused(
+                reason=RefusalReason.TOO_LARGE, index=manifest.index, term=term, last_applied=accept.last_applied,
+                detail=f"live entry {index} has {len(entry.payload)} bytes, the follower takes at most "
+                f"max_entry_bytes={accept.max_entry_bytes}; raise that there")
+        if group and (size > chunk_bytes or len(group) == MAX_FRAME_ENTRIES):
+            yield _frame_of(previous, group)
+            previous, group, size = group[-1].index, [], len(entry.payload)
+        group.append(entry)
+    if group:
+        yield _frame_of(previous, group)
+    offset, crc = accept.state_offset, 0
+    while offset < manifest.state_bytes:
+        data = state.read(offset, chunk_bytes)
+        if not data:
+            raise CorruptData(path="<the state>", offset=offset, expected=f"{manifest.state_bytes} bytes",
+                              found=f"{offset}")
+        crc = crc32(data, crc)
+        yield State(offset, data)
+        offset += len(data)
+    if not accept.state_offset and crc != manifest.state_crc:
+        raise CorruptData(path=f"<the state of snapshot {manifest.index}>", offset=0, found=f"CRC {crc:#010x}",
+                          expected=f"CRC {manifest.state_crc:#010x}; take another snapshot")
+
+
+def _frame_of(previous: int, entries: list[Entry]) -> Entries:
+    indexes, terms, payloads = zip(*entries, strict=True)
+    return Entries(sparse_frame(indexes, terms, payloads, previous if previous >= 0 else None))
+
+
+# -- the follower's side
+
+
+def _receiving(log: RaftLog, last_applied: int, machine_versions: tuple[int, int], max_entry_bytes: int,
+               max_live_bytes: int) -> Talk[TransferReport]:
+    if not 0 < max_entry_bytes <= MAX_PAYLOAD_BYTES - OVERHEAD_BYTES:
+        raise InvalidInput(f"max_entry_bytes is {max_entry_bytes}; a frame takes entries of 1 to "
+                           f"{MAX_PAYLOAD_BYTES - OVERHEAD_BYTES} bytes")
+    if last_applied < log.state.index:
+        raise InvalidInput(f"last_applied is {last_applied}, and the log's snapshot covers {log.state.index}: restore "
+                           f"the machine by that first")
+    try:
+        receiver = _Receiver(log, _expected((yield b""), Offer, index=-1), last_applied)
+        receiver.require_welcome(machine_versions, max_live_bytes)
+        report = yield from receiver.received(max_entry_bytes)
+    except CompactlibError as error:
+        yield from _refusing(error, term=log.hard_state.term, last_applied=last_applied)
+        raise
+    # The snapshot is in force, also where this frame does not arrive.
+    with contextlib.suppress(TransferBroken):
+        yield encode(Installed(report.index))
+    return report
+
+
+@attrs.frozen
+class _Receiver:
+    """The follower's side, once an offer has arrived."""
+
+    log: RaftLog
+    offer: Offer
+    last_applied: int
+
+    def require_welcome(self, machine_versions: tuple[int, int], max_live_bytes: int) -> None:
+        """Return if the offered snapshot can be taken; the term of its leader is durable then."""
+        manifest, (lowest, highest) = self.offer.manifest, machine_versions
+        if self.offer.log_id != self.log.log_id:
+            raise self._refusal(RefusalReason.OTHER_LOG, f"the leader sends the log {self.offer.log_id!r}, the stream "
+                                f"leads to {self.log.log_id!r}")
+        with contextlib.suppress(Stale):
+            self.log.record_hard_state(self.offer.term)
+        self._require_term()
+        if manifest.index <= self.last_applied:
+            raise self._refusal(RefusalReason.ALREADY_APPLIED, f"entries up to {self.last_applied} are applied")
+        if not lowest <= manifest.machine_version <= highest:
+            raise self._refusal(RefusalReason.UNSUPPORTED, f"the state is of machine version "
+                                f"{manifest.machine_version}, this member restores {lowest} to {highest}: upgrade it")
+        if manifest.live_bytes > max_live_bytes:
+            raise self._refusal(RefusalReason.TOO_LARGE, f"the live set has {manifest.live_bytes} bytes, the follower "
+                                f"takes at most max_live_bytes={max_live_bytes}")
+
+    def received(self, max_entry_bytes: int) -> Talk[TransferReport]:
+        manifest = self.offer.manifest
+        incoming = self.log._begin_receiving(manifest)
+        offset = resumed_at = incoming.state_bytes
+        try:
+            yield encode(Accept(self.last_applied, offset, max_entry_bytes))
+            data = bytearray()
+            while len(data) < manifest.live_bytes:
+                live_piece = yield from self._next(Live)
+                _require_next(live_piece, len(data), manifest.live_bytes)
+                data += live_piece.data
+            live = manifest.live_set(bytes(data), path="<stream>")
+            needed = live.at_least(self.last_applied + 1)
+            yield from self._take_entries(iter(needed), needed.count, incoming)
+            while offset < manifest.state_bytes:
+                piece = yield from self._next(State)
+                _require_next(piece, offset, manifest.state_bytes)
+                incoming.write(offset, piece.data)
+                offset += len(piece.data)
+            self.log._install(incoming, live)
+        except (CorruptData, StorageError) as error:
+            if not isinstance(error, FrameDamaged):
+                with contextlib.suppress(StorageError):
+                    incoming.discard()
+            raise
+        finally:
+            incoming.close()
+        return TransferReport(manifest=manifest, entries=needed.count, resumed_at=resumed_at)
+
+    def _take_entries(self, needed: Iterator[int], count: int, incoming: Incoming) -> Talk[None]:
+        """Write the needed entries beside the log; each frame follows the one before."""
+        previous, term = self.last_applied, self.offer.manifest.term
+        while count:
+            frame = (yield from self._next(Entries)).frame
+            found = [(index, of) for index, of, _ in frame.runs()]
+            indexes, due = [index for index, _ in found], list(islice(needed, len(found)))
+            before = -1 if frame.previous is None else frame.previous
+            if before != previous or not indexes or indexes != due:
+                raise FrameDamaged(expected=f"entries after {previous}: {due[:3]}, …",
+                                   found=f"entries after {before}: {indexes[:3]}, …")
+            if any(of > term for _, of in found):
+                raise FrameDamaged(expected=f"entries of terms up to {term}", found="a higher one")
+            incoming.write_frame(frame)
+            previous, count = indexes[-1], count - len(indexes)
+
+    def _next(self, kind: type[_MessageT]) -> Generator[bytes, bytes | None, _MessageT]:
+        message = _expected((yield b""), kind, index=self.offer.manifest.index)
+        self._require_term()
+        return message
+
+    def _require_term(self) -> None:
+        """Return if the follower knows no term above the sender's."""
+        term = self.log.hard_state.term
+        if term > self.offer.term:
+            raise self._refusal(RefusalReason.HIGHER_TERM, f"the sender leads in term {self.offer.term}, the follower "
+                                f"knows term {term}")
+
+    def _refusal(self, reason: RefusalReason, detail: str) -> TransferRefused:
+        return TransferRefused(reason=reason, detail=detail, index=self.offer.manifest.index,
+                               term=self.log.hard_state.term, last_applied=self.last_applied)
+
+
+def _require_next(piece: Live | State, offset: int, end: int) -> None:
+    if piece.offset != offset or not piece.data or offset + len(piece.data) > end:
+        raise FrameDamaged(expected=f"bytes from {offset} on, up to {end}",
+                           found=f"{len(piece.data)} from {piece.offset} on")
+
+
+# -- both sides
+
+
+def _expected(frame: bytes | None, kind: type[_MessageT], *, index: int) -> _MessageT:
+    """The message in a frame, which must be of this kind or a refusal. `index` is the snapshot's."""
+    assert frame is not None, "a side that waits is sent a frame"
+    message = decode(frame)
+    if isinstance(message, kind):
+        return message
+    if isinstance(message, Refuse):
+        raise TransferRefused(reason=message.reason, detail=message.detail, index=index, term=message.term,
+                              last_applied=message.last_applied, by_peer=True)
+    raise FrameDamaged(expected=kind.__name__, found=type(message).__name__)
+
+
+def _refusing(error: CompactlibError, *, term: int, last_applied: int) -> Talk[None]:
+    """Send the peer the reason of an error that ends the transfer on this side, if the stream still takes it."""
+    if isinstance(error, TransferBroken) or (isinstance(error, TransferRefused) and error.by_peer):
+        return
+    if isinstance(error, TransferRefused):
+        reason, detail = error.reason, error.detail
+    else:
+        reason = RefusalReason.UNSUPPORTED if isinstance(error, Unsupported) else RefusalReason.FAILED
+        detail = str(error)
+    with contextlib.suppress(TransferBroken):
+        yield encode(Refuse(reason, term, last_applied, detail))
