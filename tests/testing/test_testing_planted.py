@@ -359,7 +359,7 @@ class CommitsLate(MemoryFence):
     """Checks the token when a worker comes, and not again when it commits."""
 
     def commit(self, resource: str, token: int, value: bytes) -> Admission:
-        record = self._records.get(resource)
+        record: Admission | None = self._records.get(resource)
         if record is not None and record.token > token:
             return record
         return super().commit(resource, token, value)
