@@ -102,8 +102,9 @@ class Entries(Closing):
         """
         self._require_open()
         wanted = max(own_bytes(key), self._prefix)
-        if self._covers(wanted):
-            self._at = bisect_left(self._page, wanted, key=_KEY)
+        page, start = self._page, self._page_start
+        if start is not None and start <= wanted and (self._is_last_page or wanted <= page[-1].key):
+            self._at = bisect_left(page, wanted, key=_KEY)
             return
         self._page, self._page_start, self._at, self._is_last_page = (), None, 0, False
         self._page_size = self._first_page
@@ -117,15 +118,10 @@ class Entries(Closing):
     def __repr__(self) -> str:
         return f"Entries(prefix={self._prefix!r}, page_loads={self.page_loads}, closed={self._closed})"
 
-    def _covers(self, key: bytes) -> bool:
-        if self._page_start is None or key < self._page_start:
-            return False
-        return self._is_last_page or key <= self._page[-1].key
-
     def _load_page(self) -> None:
         start = self._position
         page, is_last_page = self.load(start, self._page_size)
-        position = _successor(page[-1].key) if page else start
+        position = page[-1].key + b"\0" if page else start
         page_size = min(2 * self._page_size, self._largest_page)
         # Without a call in between, so that an interrupt comes before all of it, or after.
         self.page_loads += 1
@@ -135,8 +131,3 @@ class Entries(Closing):
     def _require_open(self) -> None:
         if self._closed:
             raise Closed("the scan was closed; scan again")
-
-
-def _successor(key: bytes) -> bytes:
-    """Return the smallest key above `key`."""
-    return key + b"\0"

@@ -32,7 +32,7 @@ import struct
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from itertools import islice
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import attrs
 
@@ -257,8 +257,25 @@ class TransferReport:
         return self.manifest.index
 
 
-Stream: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-"""As `asyncio.open_connection` returns it; of it, `readexactly`, `write` and `drain` are called."""
+class ByteReader(Protocol):
+    """The reading half of a stream, as `asyncio.StreamReader`."""
+
+    async def readexactly(self, n: int) -> bytes:
+        """Return the next `n` bytes; raise an `EOFError` or `OSError` if the stream ends before."""
+
+
+class ByteWriter(Protocol):
+    """The writing half of a stream, as `asyncio.StreamWriter`."""
+
+    def write(self, data: bytes) -> None:
+        """Queue bytes."""
+
+    async def drain(self) -> None:
+        """Return when more may be queued; raise an `OSError` if the stream has ended."""
+
+
+Stream: TypeAlias = tuple[ByteReader, ByteWriter]
+"""Reader and writer, as `asyncio.open_connection` returns them."""
 
 
 async def send_snapshot(stream: Stream, log: RaftLog, *, term: int, chunk_bytes: int = 1 << 20) -> TransferReport:

@@ -18,12 +18,11 @@ from compactlib.objects import (
     ObjectStore,
     read_checked,
 )
-from compactlib.objects.store import MAX_KEY_CHARS, MAX_SEGMENT_CHARS
 from compactlib.testing.promises import ConformanceKit, error_from, same
 from compactlib.testing.stand_ins import in_threads
 
 BAD_KEYS = ["", "/", "/a", "a/", "a//b", ".", "..", "a/../b", "a/./b", ".hidden", "a/.hidden", "a b", "a\nb", "a\\b",
-            "größe", "a?b", "a%b", "a*b", "a:b", "\x00", "x" * (MAX_SEGMENT_CHARS + 1), "x/" * MAX_KEY_CHARS + "x"]
+            "größe", "a?b", "a%b", "a*b", "a:b", "\x00", "x" * 201, "x/" * 256 + "x"]
 """Keys that have another meaning in some store."""
 
 _SORTED = ["a-b", "a.c", "a/b", "a/b-c", "a/b.d/e", "a/c", "a0", "a=1/b=2/part-0", "b", "ba/x"]
@@ -139,7 +138,7 @@ class ObjectStoreConformance(ConformanceKit):
                 for name, call in (_reads(store) | _changes(store)).items():
                     error_from(BadKey, call, key, case=(name, key))
             same(list(store.list()), [])
-            store.create("x" * MAX_SEGMENT_CHARS + "/" + "AZaz09._=+@,-"[::-1], b"longest, oddest")
+            store.create("x" * 200 + "/" + "AZaz09._=+@,-"[::-1], b"longest, oddest")
             same(len(list(store.list("xxx"))), 1)
 
     def test_key_that_continues_another_is_kept_or_refused(self, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from compactlib.objects import (
     ObjectStoreFailed,
     RemoteObjects,
 )
-from compactlib.objects.errors import ConditionsIgnored
+from compactlib.objects.errors import AccessDenied, ConditionsIgnored
 from compactlib.objects.store import read_checked
 from tests.harness.forks import in_a_fork
 from tests.harness.kv import servers
@@ -78,6 +78,15 @@ def test_a_probe_whose_answer_is_lost_is_removed() -> None:
         with pytest.raises(ObjectStoreFailed, match=r"500|InternalError"):
             RemoteObjects(bucket)
         assert [found for page in bucket.list() for found in page] == []
+
+
+def test_a_store_that_denies_deletes_is_opened_and_keeps_all() -> None:
+    with hostile(Manner.DENIES_DELETES) as address, RemoteObjects(s3_servers.bucket(address, "hostile")) as store:
+        store.create("a", b"1")
+        for keys in (["a"], ["a", "b"]):
+            with pytest.raises(AccessDenied):
+                store.delete(keys)
+        assert [info.key for info in store.list()] == ["a"]
 
 
 def test_object_exists_is_raised_only_for_an_existing_object() -> None:

@@ -122,9 +122,9 @@ SUPERFLUOUS: Sequence[Row] = (
 SELDOM: Sequence[Row] = (
     Row("sync folder in fences.file_fence._write", BOTH,
         "only a peer that is killed beside a live process shows it: test_promise_fence_killed"),
-    Row("sync folder in files.disk.sync_names < objects.local._make_store", LEFT_OUT,
+    Row("sync folder in files.disk.sync_names < objects.local.__init__", LEFT_OUT,
         "only a kill between a name and its sync shows it"),
-    Row("sync folder in objects.local._make_store", LATER,
+    Row("sync folder in objects.local.__init__", LATER,
         "only a kill between a name and its sync shows it"),
     Row("sync folder in objects.local._settle", BOTH,
         "only a kill between a name and its sync shows it"),

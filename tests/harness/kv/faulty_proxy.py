@@ -8,6 +8,7 @@ import enum
 import http.client
 import socket
 import threading
+import zlib
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -114,6 +115,7 @@ class FaultyProxy:
                 self.send_response(status)
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(data)))
+                self.send_header("x-amz-crc32", str(zlib.crc32(data)))  # as DynamoDB does
                 self.end_headers()
                 self.wfile.write(data[:len(data) // 2] if fault is Fault.GARBLE else data)
                 self.close_connection = fault is Fault.GARBLE

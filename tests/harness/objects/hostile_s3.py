@@ -31,6 +31,7 @@ class Manner(enum.Enum):
     KEEPS_THE_LAST = "answers a request to delete several with an error for the last of them"
     LOSES_THE_FIRST_ANSWER = "carries the first put out, and answers it with an internal error"
     FAILS_TO_LIST = "answers a listing with an internal error"
+    DENIES_DELETES = "answers a delete with 403 Access Denied"
 
 
 @contextmanager
@@ -89,6 +90,9 @@ def _handler(manner: Manner) -> type[BaseHTTPRequestHandler]:
         def do_POST(self) -> None:
             # A multi-object delete; obstore sends every delete so.
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            if manner is Manner.DENIES_DELETES:
+                self.fail(403, "AccessDenied")
+                return
             keys = [part.split("</Key>")[0] for part in body.split("<Key>")[1:]]
             kept = keys.pop() if manner is Manner.KEEPS_THE_LAST and len(keys) > 1 else None
             for key in keys:

@@ -58,7 +58,8 @@ class Disk:
             self.syncs += request.kind == "sync"
             if self.refused_from is not None and self.syncs >= self.refused_from:
                 if request.kind == "sync":
-                    self._losses.append((len(self._recorder.recording().operations), os.path.relpath(request.path, self.folder)))
+                    end = len(self._recorder.recording().operations)
+                    self._losses.append((end, os.path.relpath(request.path, self.folder)))
                 raise StorageError.from_os(OSError(errno.EIO, os.strerror(errno.EIO)), request.kind, request.path)
         return act()
 
