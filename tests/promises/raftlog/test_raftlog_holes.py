@@ -83,6 +83,12 @@ def test_copy_by_a_tool_that_follows_links_is_opened_as_the_log(tmp_path: Path) 
     links = [path.name for path in (tmp_path / "log").iterdir() if path.is_symlink()]
     assert links
     shutil.copytree(tmp_path / "log", tmp_path / "copy", symlinks=False)
+    shutil.copytree(tmp_path / "copy", tmp_path / "part")
+    (tmp_path / "part" / os.readlink(tmp_path / "log" / links[0])).unlink()
+    names = sorted(os.listdir(tmp_path / "part"))
+    with pytest.raises(CorruptData, match="as in the file name"):
+        SegmentLog(tmp_path / "part", options)
+    assert sorted(os.listdir(tmp_path / "part")) == names, "the only copies stay"
     with LogReader(tmp_path / "copy") as reader:
         assert list(reader.entries()) == entries
         assert reader.verify().is_sound
