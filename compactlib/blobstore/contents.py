@@ -90,7 +90,7 @@ class LogContents:
         """Return the contents of these segments; the directory is made from an earlier one. O(parts)."""
         ordered = tuple(sorted(segments, key=_BY_NAME))
         parts = chain.from_iterable(segment.parts for segment in ordered)
-        return cls(key, ordered, (before or IndexDirectory()).updated(part for part in parts if len(part)))
+        return cls(key, ordered, (before or IndexDirectory()).updated(part for part in parts if part.rows))
 
     @property
     def active(self) -> LogSegment:
@@ -179,7 +179,7 @@ class LogContents:
     @cached_property
     def all_parts(self) -> tuple[IndexPart, ...]:
         """Every part of the index that has entries, a sealed copy of the open index included. For frozen contents."""
-        sealed = tuple(part for segment in self.segments for part in segment.parts if len(part))
+        sealed = tuple(part for segment in self.segments for part in segment.parts if part.rows)
         return (*sealed, self.open.sealed(self.key)) if self.open.entries else sealed
 
     # -- changes
@@ -193,13 +193,13 @@ class LogContents:
         """Return the contents after the open index was sealed as a part; the new open index begins at its end."""
         active = self.active
         grown = LogSegment(active.name, (*active.parts, part), OpenIndex(active.name, part.end))
-        return self.with_segments({active.name}, [grown])
+        return LogContents(self.key, (*self.segments[:-1], grown), self.directory.with_part(part))
 
     def with_next(self, name: SegmentName) -> LogContents:
         """Return the contents after a new active segment was created; the open index has to be empty."""
         assert not self.open.entries
-        return self.with_segments({self.active.name}, [attrs.evolve(self.active, open=None),
-                                                      LogSegment(name, open=OpenIndex(name, SEGMENT_HEADER_BYTES))])
+        begun = LogSegment(name, open=OpenIndex(name, SEGMENT_HEADER_BYTES))
+        return LogContents(self.key, (*self.segments[:-1], attrs.evolve(self.active, open=None), begun), self.directory)
 
     def frozen(self) -> LogContents:
         """Return the contents without later appends."""
@@ -278,12 +278,12 @@ def rows_by_hash(parts: Sequence[IndexPart], of: Collection[SegmentName] | None 
                  ) -> Iterator[list[tuple[IndexPart, int]]]:
     """Yield the rows of each hash; `of` as in `histories_in`."""
     wanted = [of is None or part.segment in of for part in parts]
-    slices = max(-(-sum(len(part) for part, is_wanted in zip(parts, wanted, strict=True) if is_wanted)
+    slices = max(-(-sum(len(part.rows) for part, is_wanted in zip(parts, wanted, strict=True) if is_wanted)
                    // _SLICE_ENTRIES), 1)
     ends = [0] * len(parts)
     for number in range(1, slices + 1):
         bound, starts = (1 << _HASH_BITS) * number // slices, ends
-        ends = [len(part) if number == slices else bisect_left(part.hashes, bound, start)
+        ends = [len(part.rows) if number == slices else bisect_left(part.hashes, bound, start)
                 for part, start in zip(parts, starts, strict=True)]
         own = set[int]()
         if of is not None:
@@ -296,11 +296,10 @@ def rows_by_hash(parts: Sequence[IndexPart], of: Collection[SegmentName] | None 
             for first in range(starts[place], ends[place], _SLICE_ENTRIES):
                 last = min(first + _SLICE_ENTRIES, ends[place])
                 hashes = part.hashes[first:last]
-                rows: Iterable[tuple[int, int]] = zip(hashes, part.rows[first:last], strict=True)
-                if not wanted[place]:
-                    shared = own.intersection(hashes)
-                    rows = [pair for pair in rows if pair[0] in shared] if shared else ()
-                merged.extend((hashed << _PART_BITS + _ROW_BITS) | tail | row for hashed, row in rows)
+                if not wanted[place] and own.isdisjoint(hashes):
+                    continue
+                merged.extend((hashed << _PART_BITS + _ROW_BITS) | tail | row for hashed, row in zip(
+                    hashes, part.rows[first:last], strict=True) if wanted[place] or hashed in own)
         # The sort merges the pieces, which are sorted.
         merged.sort()
         start, count = 0, len(merged)

@@ -90,9 +90,16 @@ class IndexDirectory:
                 runs.append(kept)
             else:
                 singles += kept.live()
-        singles += [part for part in every if part not in known]
+        return IndexDirectory(tuple(runs), (*singles, *(part for part in every if part not in known)))._merged()
+
+    def with_part(self, part: IndexPart) -> IndexDirectory:
+        """Return the directory with one more part. O(log n), amortised."""
+        return IndexDirectory(self.runs, (*self.singles, part) if len(part) else self.singles)._merged()
+
+    def _merged(self) -> IndexDirectory:
+        runs, singles = list(self.runs), list(self.singles)
         if len(singles) <= _MAX_SINGLES:
-            return IndexDirectory(tuple(runs), tuple(singles))
+            return self
         size = _entries(singles)
         while runs and _entries(runs[-1].live()) <= min(4 * size, _MAX_RUN_ENTRIES - size):
             last = runs.pop().live()
@@ -107,7 +114,7 @@ class IndexDirectory:
 
 
 def _entries(parts: Iterable[IndexPart]) -> int:
-    return sum(map(len, parts))
+    return sum(len(part.rows) for part in parts)
 
 
 def _grouped(parts: Sequence[IndexPart]) -> Iterator[list[IndexPart]]:
