@@ -26,8 +26,7 @@ from compactlib.blobstore.records import IndexEntry, RecordKind
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
 from compactlib.errors import AuditFailed
 
-_BY_SEQUENCE, _BY_FIRST_SEQUENCE, _BY_LAST_SEQUENCE, _BY_NAME, _BY_ID = map(
-    attrgetter, ("sequence", "first_sequence", "last_sequence", "name", "id"))
+_BY_SEQUENCE, _BY_FIRST_SEQUENCE, _BY_NAME, _BY_ID = map(attrgetter, ("sequence", "first_sequence", "name", "id"))
 _BY_ID_AND_SEQUENCE = attrgetter("id", "sequence")
 _SLICE_ENTRIES = 10_000
 """About how many entries a slice of the index has. A call in C takes half a millisecond for as many."""
@@ -147,31 +146,31 @@ class LogContents:
         open_index = self.segments[-1].open
         found = [] if open_index is None else since_put(open_index.newest_first(blob_id))
         if not found or found[-1].kind != RecordKind.PUT:
-            hashed = hash_id(blob_id, self.key)
-            found += self._since_put(self.directory.owners(hashed), blob_id, hashed)
+            found += self._since_put(blob_id)
         found.reverse()
         return found
 
-    def _since_put(self, owners: Sequence[IndexPart], blob_id: bytes, hashed: int) -> list[IndexEntry]:
+    def _since_put(self, blob_id: bytes) -> list[IndexEntry]:
         """Return the entries of an id in sealed parts, descending by sequence, back to its newest PUT."""
-        if len(owners) == 1:
-            return since_put(owners[0].newest_first(blob_id, hashed))
-        entries: list[IndexEntry] = []
-        put = -1
+        entries, put, hashed = list[IndexEntry](), -1, hash_id(blob_id, self.key)
         # After compactions the sequences of parts may overlap.
-        for part in sorted(owners, key=_BY_LAST_SEQUENCE, reverse=True):
-            if part.last_sequence < put:
-                break
-            since = since_put(part.newest_first(blob_id, hashed))
-            entries += since
-            if since and since[-1].kind == RecordKind.PUT:
-                put = max(put, since[-1].sequence)
-        return sorted((entry for entry in entries if entry.sequence >= put), key=_BY_SEQUENCE, reverse=True)
+        for group in self.directory.owners(hashed):
+            for part in group:
+                if part.last_sequence < put:
+                    break
+                since = since_put(part.newest_first(blob_id, hashed))
+                entries += since
+                if since and since[-1].kind == RecordKind.PUT:
+                    put = max(put, since[-1].sequence)
+        if len(entries) > 1:
+            entries = sorted((entry for entry in entries if entry.sequence >= put), key=_BY_SEQUENCE, reverse=True)
+        return entries
 
     def history(self, blob_id: bytes) -> list[IndexEntry]:
         """Return every entry of an id, ascending by sequence."""
         hashed = hash_id(blob_id, self.key)
-        found = [entry for part in self.directory.owners(hashed) for entry in part.newest_first(blob_id, hashed)]
+        found = [entry for part in chain.from_iterable(self.directory.owners(hashed))
+                 for entry in part.newest_first(blob_id, hashed)]
         return sorted([*found, *self.open.newest_first(blob_id)], key=_BY_SEQUENCE)
 
     # -- all records

@@ -13,6 +13,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, repeat
+from operator import attrgetter
 
 import attrs
 
@@ -30,11 +31,12 @@ class _Run:
 
     hashes: array[int]  # ascending
     slots: array[int]  # for each hash, the place of its part in `owners`; ascending among equal hashes
-    owners: Sequence[IndexPart | None]  # the parts; `None` for a gap
+    owners: Sequence[IndexPart | None]  # the parts, ascending by their last sequence; `None` for a gap
 
     @classmethod
     def of(cls, owners: Sequence[IndexPart]) -> _Run:
         """Merge the hashes of parts. O(hashes * log parts)."""
+        owners = sorted(owners, key=attrgetter("last_sequence"))
         hashes = list(chain.from_iterable(owner.hashes for owner in owners))
         slots = list(chain.from_iterable(repeat(slot, len(owner)) for slot, owner in enumerate(owners)))
         order = sorted(range(len(hashes)), key=hashes.__getitem__)
@@ -44,17 +46,15 @@ class _Run:
         """Return the parts, without gaps."""
         return [owner for owner in self.owners if owner is not None]
 
-    def owners_of(self, hashed: int) -> list[IndexPart]:
-        """Return the parts that hold a hash, without gaps. One search."""
-        place, end = bisect_left(self.hashes, hashed), bisect_right(self.hashes, hashed)
-        found: list[IndexPart] = []
-        while place < end:
-            slot = self.slots[place]
+    def owners_of(self, hashed: int) -> Iterator[IndexPart]:
+        """Yield the parts that hold a hash, descending by their last sequence, without gaps. One search."""
+        start, end = bisect_left(self.hashes, hashed), bisect_right(self.hashes, hashed)
+        while start < end:
+            slot = self.slots[end - 1]
             if (owner := self.owners[slot]) is not None:
-                found.append(owner)
+                yield owner
             # One part may hold many entries of an id that was often put.
-            place = bisect_right(self.slots, slot, place, end)
-        return found
+            end = bisect_left(self.slots, slot, start, end)
 
 
 @attrs.frozen(eq=False)
@@ -64,16 +64,18 @@ class IndexDirectory:
     runs: tuple[_Run, ...] = ()  # the merged parts
     singles: tuple[IndexPart, ...] = ()  # parts that are searched separately, mostly the newest
 
-    def owners(self, hashed: int) -> list[IndexPart]:
-        """Return the parts that hold a hash. One search for each run and each single."""
-        found: list[IndexPart] = []
+    def owners(self, hashed: int) -> list[Iterable[IndexPart]]:
+        """Return the parts that hold a hash, in groups; in each group descending by their last sequence.
+
+        One search for each run and each single.
+        """
+        found: list[Iterable[IndexPart]] = []
         for single in self.singles:
             hashes = single.hashes
             place = bisect_left(hashes, hashed)
             if place < len(hashes) and hashes[place] == hashed:
-                found.append(single)
-        for run in self.runs:
-            found += run.owners_of(hashed)
+                found.append((single,))
+        found.extend(run.owners_of(hashed) for run in self.runs)
         return found
 
     def updated(self, parts: Iterable[IndexPart]) -> IndexDirectory:
