@@ -27,6 +27,7 @@ from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
 from compactlib.errors import AuditFailed
 
 _BY_SEQUENCE, _BY_FIRST_SEQUENCE, _BY_NAME, _BY_ID = map(attrgetter, ("sequence", "first_sequence", "name", "id"))
+_PUT = int(RecordKind.PUT)
 _BY_ID_AND_SEQUENCE = attrgetter("id", "sequence")
 _SLICE_ENTRIES = 10_000
 """About how many entries a slice of the index has. A call in C takes half a millisecond for as many."""
@@ -152,7 +153,8 @@ class LogContents:
 
     def _since_put(self, blob_id: bytes) -> list[IndexEntry]:
         """Return the entries of an id in sealed parts, descending by sequence, back to its newest PUT."""
-        entries, put, hashed = list[IndexEntry](), -1, hash_id(blob_id, self.key)
+        entries: list[IndexEntry] = []
+        put, hashed = -1, hash_id(blob_id, self.key)
         # After compactions the sequences of parts may overlap.
         for group in self.directory.owners(hashed):
             for part in group:
@@ -160,7 +162,7 @@ class LogContents:
                     break
                 since = since_put(part.newest_first(blob_id, hashed))
                 entries += since
-                if since and since[-1].kind == RecordKind.PUT:
+                if since and since[-1].kind == _PUT:
                     put = max(put, since[-1].sequence)
         if len(entries) > 1:
             entries = sorted((entry for entry in entries if entry.sequence >= put), key=_BY_SEQUENCE, reverse=True)

@@ -46,9 +46,19 @@ class _Run:
         """Return the parts, without gaps."""
         return [owner for owner in self.owners if owner is not None]
 
-    def owners_of(self, hashed: int) -> Iterator[IndexPart]:
-        """Yield the parts that hold a hash, descending by their last sequence, without gaps. One search."""
-        start, end = bisect_left(self.hashes, hashed), bisect_right(self.hashes, hashed)
+    def owners_of(self, hashed: int) -> Iterable[IndexPart]:
+        """Return the parts that hold a hash, descending by their last sequence, without gaps. One search."""
+        hashes = self.hashes
+        start, count = bisect_left(hashes, hashed), len(hashes)
+        if start == count or hashes[start] != hashed:
+            return ()
+        if start + 1 == count or hashes[start + 1] != hashed:
+            # Most ids have one record.
+            owner = self.owners[self.slots[start]]
+            return () if owner is None else (owner,)
+        return self._newest_first(start, bisect_right(hashes, hashed, start))
+
+    def _newest_first(self, start: int, end: int) -> Iterator[IndexPart]:
         while start < end:
             slot = self.slots[end - 1]
             if (owner := self.owners[slot]) is not None:
@@ -75,7 +85,7 @@ class IndexDirectory:
             place = bisect_left(hashes, hashed)
             if place < len(hashes) and hashes[place] == hashed:
                 found.append((single,))
-        found.extend(run.owners_of(hashed) for run in self.runs)
+        found.extend([run.owners_of(hashed) for run in self.runs])
         return found
 
     def updated(self, parts: Iterable[IndexPart]) -> IndexDirectory:
