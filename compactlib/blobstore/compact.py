@@ -228,7 +228,7 @@ class Compactor:
         log, room, most = self._log, self._room(), MAX_OUTPUTS
         if room is not None:
             most = max(1, min(most, room // log.descriptor.segment_bytes))
-        snapshot = log.snapshot()
+        sequence, snapshot = log.next_sequence - 1, log.snapshot()
         log.sync()
         limit = most * (log.descriptor.segment_bytes - SEGMENT_HEADER_BYTES)
         total = done.budget.remaining.total_bytes
@@ -243,8 +243,8 @@ class Compactor:
         rules = Rules(reference_ms=milliseconds(min(done.plan.reference_time, latest)), now_ms=milliseconds(evicted),
                       purge=self.purge)
         while True:
-            found = choose_survivors(snapshot, done.waiting[:count], rules, folder=log.folder, store=log.descriptor,
-                                     files=log.files, place=self._place, budget=done.budget,
+            found = choose_survivors(snapshot, sequence, done.waiting[:count], rules, folder=log.folder,
+                                     store=log.descriptor, files=log.files, place=self._place, budget=done.budget,
                                      retention_ms=milliseconds(log.config.deleted_retention_seconds))
             if len(found.outputs) <= most:
                 return found
@@ -336,14 +336,14 @@ class Compactor:
         step = Step(survivors.sources, tuple(Output(output.header.name, output.end, output.records)
                                              for output in survivors.outputs))
         # Most of the new records are read here, before writers have to wait.
-        before = log.snapshot()
-        if survivors.are_hit_by(records_after(before, survivors.snapshot.last_sequence), before):
+        sequence, before = log.next_sequence - 1, log.snapshot()
+        if survivors.are_hit_by(records_after(before, survivors.sequence), before):
             return False
         is_last = done.plan.kind == "full" and len(done.waiting) == len(survivors.sources)
         last_full_ms = milliseconds(log.clock.now()) if is_last else None
         with contextlib.nullcontext() if done.fence is None else done.fence.guard(), log.guard.lock:
             now = log.snapshot()
-            if survivors.are_hit_by(records_after(now, before.last_sequence), now):
+            if survivors.are_hit_by(records_after(now, sequence), now):
                 return False
             log.switch(step, published, last_full_ms)
             return True

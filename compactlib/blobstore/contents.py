@@ -26,8 +26,8 @@ from compactlib.blobstore.records import IndexEntry, RecordKind
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
 from compactlib.errors import AuditFailed
 
-_BY_SEQUENCE, _BY_FIRST_SEQUENCE, _BY_LAST_SEQUENCE, _BY_NAME, _BY_ID = map(
-    attrgetter, ("sequence", "first_sequence", "last_sequence", "name", "id"))
+_BY_SEQUENCE, _BY_FIRST_SEQUENCE, _BY_NAME, _BY_ID = map(attrgetter, ("sequence", "first_sequence", "name", "id"))
+_PUT = int(RecordKind.PUT)
 _BY_ID_AND_SEQUENCE = attrgetter("id", "sequence")
 _SLICE_ENTRIES = 10_000
 """About how many entries a slice of the index has. A call in C takes half a millisecond for as many."""
@@ -90,7 +90,7 @@ class LogContents:
         """Return the contents of these segments; the directory is made from an earlier one. O(parts)."""
         ordered = tuple(sorted(segments, key=_BY_NAME))
         parts = chain.from_iterable(segment.parts for segment in ordered)
-        return cls(key, ordered, (before or IndexDirectory()).updated(part for part in parts if len(part)))
+        return cls(key, ordered, (before or IndexDirectory()).updated(part for part in parts if part.rows))
 
     @property
     def active(self) -> LogSegment:
@@ -147,31 +147,32 @@ class LogContents:
         open_index = self.segments[-1].open
         found = [] if open_index is None else since_put(open_index.newest_first(blob_id))
         if not found or found[-1].kind != RecordKind.PUT:
-            hashed = hash_id(blob_id, self.key)
-            found += self._since_put(self.directory.owners(hashed), blob_id, hashed)
+            found += self._since_put(blob_id)
         found.reverse()
         return found
 
-    def _since_put(self, owners: Sequence[IndexPart], blob_id: bytes, hashed: int) -> list[IndexEntry]:
+    def _since_put(self, blob_id: bytes) -> list[IndexEntry]:
         """Return the entries of an id in sealed parts, descending by sequence, back to its newest PUT."""
-        if len(owners) == 1:
-            return since_put(owners[0].newest_first(blob_id, hashed))
         entries: list[IndexEntry] = []
-        put = -1
+        put, hashed = -1, hash_id(blob_id, self.key)
         # After compactions the sequences of parts may overlap.
-        for part in sorted(owners, key=_BY_LAST_SEQUENCE, reverse=True):
-            if part.last_sequence < put:
-                break
-            since = since_put(part.newest_first(blob_id, hashed))
-            entries += since
-            if since and since[-1].kind == RecordKind.PUT:
-                put = max(put, since[-1].sequence)
-        return sorted((entry for entry in entries if entry.sequence >= put), key=_BY_SEQUENCE, reverse=True)
+        for group in self.directory.owners(hashed):
+            for part in group:
+                if part.last_sequence < put:
+                    break
+                since = since_put(part.newest_first(blob_id, hashed))
+                entries += since
+                if since and since[-1].kind == _PUT:
+                    put = max(put, since[-1].sequence)
+        if len(entries) > 1:
+            entries = sorted((entry for entry in entries if entry.sequence >= put), key=_BY_SEQUENCE, reverse=True)
+        return entries
 
     def history(self, blob_id: bytes) -> list[IndexEntry]:
         """Return every entry of an id, ascending by sequence."""
         hashed = hash_id(blob_id, self.key)
-        found = [entry for part in self.directory.owners(hashed) for entry in part.newest_first(blob_id, hashed)]
+        found = [entry for part in chain.from_iterable(self.directory.owners(hashed))
+                 for entry in part.newest_first(blob_id, hashed)]
         return sorted([*found, *self.open.newest_first(blob_id)], key=_BY_SEQUENCE)
 
     # -- all records
@@ -179,7 +180,7 @@ class LogContents:
     @cached_property
     def all_parts(self) -> tuple[IndexPart, ...]:
         """Every part of the index that has entries, a sealed copy of the open index included. For frozen contents."""
-        sealed = tuple(part for segment in self.segments for part in segment.parts if len(part))
+        sealed = tuple(part for segment in self.segments for part in segment.parts if part.rows)
         return (*sealed, self.open.sealed(self.key)) if self.open.entries else sealed
 
     # -- changes
@@ -193,13 +194,13 @@ class LogContents:
         """Return the contents after the open index was sealed as a part; the new open index begins at its end."""
         active = self.active
         grown = LogSegment(active.name, (*active.parts, part), OpenIndex(active.name, part.end))
-        return self.with_segments({active.name}, [grown])
+        return LogContents(self.key, (*self.segments[:-1], grown), self.directory.with_part(part))
 
     def with_next(self, name: SegmentName) -> LogContents:
         """Return the contents after a new active segment was created; the open index has to be empty."""
         assert not self.open.entries
-        return self.with_segments({self.active.name}, [attrs.evolve(self.active, open=None),
-                                                      LogSegment(name, open=OpenIndex(name, SEGMENT_HEADER_BYTES))])
+        begun = LogSegment(name, open=OpenIndex(name, SEGMENT_HEADER_BYTES))
+        return LogContents(self.key, (*self.segments[:-1], attrs.evolve(self.active, open=None), begun), self.directory)
 
     def frozen(self) -> LogContents:
         """Return the contents without later appends."""
@@ -278,12 +279,12 @@ def rows_by_hash(parts: Sequence[IndexPart], of: Collection[SegmentName] | None 
                  ) -> Iterator[list[tuple[IndexPart, int]]]:
     """Yield the rows of each hash; `of` as in `histories_in`."""
     wanted = [of is None or part.segment in of for part in parts]
-    slices = max(-(-sum(len(part) for part, is_wanted in zip(parts, wanted, strict=True) if is_wanted)
+    slices = max(-(-sum(len(part.rows) for part, is_wanted in zip(parts, wanted, strict=True) if is_wanted)
                    // _SLICE_ENTRIES), 1)
     ends = [0] * len(parts)
     for number in range(1, slices + 1):
         bound, starts = (1 << _HASH_BITS) * number // slices, ends
-        ends = [len(part) if number == slices else bisect_left(part.hashes, bound, start)
+        ends = [len(part.rows) if number == slices else bisect_left(part.hashes, bound, start)
                 for part, start in zip(parts, starts, strict=True)]
         own = set[int]()
         if of is not None:
@@ -296,11 +297,10 @@ def rows_by_hash(parts: Sequence[IndexPart], of: Collection[SegmentName] | None 
             for first in range(starts[place], ends[place], _SLICE_ENTRIES):
                 last = min(first + _SLICE_ENTRIES, ends[place])
                 hashes = part.hashes[first:last]
-                rows: Iterable[tuple[int, int]] = zip(hashes, part.rows[first:last], strict=True)
-                if not wanted[place]:
-                    shared = own.intersection(hashes)
-                    rows = [pair for pair in rows if pair[0] in shared] if shared else ()
-                merged.extend((hashed << _PART_BITS + _ROW_BITS) | tail | row for hashed, row in rows)
+                if not wanted[place] and own.isdisjoint(hashes):
+                    continue
+                merged.extend((hashed << _PART_BITS + _ROW_BITS) | tail | row for hashed, row in zip(
+                    hashes, part.rows[first:last], strict=True) if wanted[place] or hashed in own)
         # The sort merges the pieces, which are sorted.
         merged.sort()
         start, count = 0, len(merged)

@@ -13,6 +13,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, repeat
+from operator import attrgetter
 
 import attrs
 
@@ -30,11 +31,12 @@ class _Run:
 
     hashes: array[int]  # ascending
     slots: array[int]  # for each hash, the place of its part in `owners`; ascending among equal hashes
-    owners: Sequence[IndexPart | None]  # the parts; `None` for a gap
+    owners: Sequence[IndexPart | None]  # the parts, ascending by their last sequence; `None` for a gap
 
     @classmethod
     def of(cls, owners: Sequence[IndexPart]) -> _Run:
         """Merge the hashes of parts. O(hashes * log parts)."""
+        owners = sorted(owners, key=attrgetter("last_sequence"))
         hashes = list(chain.from_iterable(owner.hashes for owner in owners))
         slots = list(chain.from_iterable(repeat(slot, len(owner)) for slot, owner in enumerate(owners)))
         order = sorted(range(len(hashes)), key=hashes.__getitem__)
@@ -44,17 +46,25 @@ class _Run:
         """Return the parts, without gaps."""
         return [owner for owner in self.owners if owner is not None]
 
-    def owners_of(self, hashed: int) -> list[IndexPart]:
-        """Return the parts that hold a hash, without gaps. One search."""
-        place, end = bisect_left(self.hashes, hashed), bisect_right(self.hashes, hashed)
-        found: list[IndexPart] = []
-        while place < end:
-            slot = self.slots[place]
+    def owners_of(self, hashed: int) -> Iterable[IndexPart]:
+        """Return the parts that hold a hash, descending by their last sequence, without gaps. One search."""
+        hashes = self.hashes
+        start, count = bisect_left(hashes, hashed), len(hashes)
+        if start == count or hashes[start] != hashed:
+            return ()
+        if start + 1 == count or hashes[start + 1] != hashed:
+            # Most ids have one record.
+            owner = self.owners[self.slots[start]]
+            return () if owner is None else (owner,)
+        return self._newest_first(start, bisect_right(hashes, hashed, start))
+
+    def _newest_first(self, start: int, end: int) -> Iterator[IndexPart]:
+        while start < end:
+            slot = self.slots[end - 1]
             if (owner := self.owners[slot]) is not None:
-                found.append(owner)
+                yield owner
             # One part may hold many entries of an id that was often put.
-            place = bisect_right(self.slots, slot, place, end)
-        return found
+            end = bisect_left(self.slots, slot, start, end)
 
 
 @attrs.frozen(eq=False)
@@ -64,16 +74,18 @@ class IndexDirectory:
     runs: tuple[_Run, ...] = ()  # the merged parts
     singles: tuple[IndexPart, ...] = ()  # parts that are searched separately, mostly the newest
 
-    def owners(self, hashed: int) -> list[IndexPart]:
-        """Return the parts that hold a hash. One search for each run and each single."""
-        found: list[IndexPart] = []
+    def owners(self, hashed: int) -> list[Iterable[IndexPart]]:
+        """Return the parts that hold a hash, in groups; in each group descending by their last sequence.
+
+        One search for each run and each single.
+        """
+        found: list[Iterable[IndexPart]] = []
         for single in self.singles:
             hashes = single.hashes
             place = bisect_left(hashes, hashed)
             if place < len(hashes) and hashes[place] == hashed:
-                found.append(single)
-        for run in self.runs:
-            found += run.owners_of(hashed)
+                found.append((single,))
+        found.extend([run.owners_of(hashed) for run in self.runs])
         return found
 
     def updated(self, parts: Iterable[IndexPart]) -> IndexDirectory:
@@ -90,9 +102,16 @@ class IndexDirectory:
                 runs.append(kept)
             else:
                 singles += kept.live()
-        singles += [part for part in every if part not in known]
+        return IndexDirectory(tuple(runs), (*singles, *(part for part in every if part not in known)))._merged()
+
+    def with_part(self, part: IndexPart) -> IndexDirectory:
+        """Return the directory with one more part. O(log n), amortised."""
+        return IndexDirectory(self.runs, (*self.singles, part) if len(part) else self.singles)._merged()
+
+    def _merged(self) -> IndexDirectory:
+        runs, singles = list(self.runs), list(self.singles)
         if len(singles) <= _MAX_SINGLES:
-            return IndexDirectory(tuple(runs), tuple(singles))
+            return self
         size = _entries(singles)
         while runs and _entries(runs[-1].live()) <= min(4 * size, _MAX_RUN_ENTRIES - size):
             last = runs.pop().live()
@@ -107,7 +126,7 @@ class IndexDirectory:
 
 
 def _entries(parts: Iterable[IndexPart]) -> int:
-    return sum(map(len, parts))
+    return sum(len(part.rows) for part in parts)
 
 
 def _grouped(parts: Sequence[IndexPart]) -> Iterator[list[IndexPart]]:

@@ -25,6 +25,7 @@ import contextlib
 import os
 import struct
 from collections.abc import Collection, Iterable, Mapping
+from itertools import chain
 
 import attrs
 
@@ -98,8 +99,9 @@ def slot_bytes(log_segments: int) -> int:
 def encode_list(found: SegmentList) -> bytes:
     """Return the record of a list."""
     step = Step((), ()) if found.step is None else found.step
-    body = b"".join([*(_NAME.pack(*name) for name in (*found.segments, *step.sources)),
-                     *(_OUTPUT.pack(*each.name, each.end, each.records) for each in step.outputs)])
+    numbers = [*chain.from_iterable((*found.segments, *step.sources)),
+               *chain.from_iterable((*each.name, each.end, each.records) for each in step.outputs)]
+    body = struct.pack(f"<{len(numbers)}Q", *numbers)
     store = found.store
     return _FRAME.encode(store.log_segments, store.segment_bytes, store.created_ms, store.incarnation, found.number,
                          found.last_full_ms, len(found.segments), len(step.sources), len(step.outputs), body=body)

@@ -161,6 +161,7 @@ class Survivors:
     sources: tuple[SegmentName, ...]  # the segments to replace, in the order of copying
     outputs: tuple[CopyRecords, ...]  # the new segments, each with at least one record
     snapshot: LogContents
+    sequence: int  # every record up to it is in the snapshot
     rules: Rules
     verdicts: Counter[Verdict]  # the number of records of the sources for each verdict
 
@@ -185,9 +186,9 @@ class Survivors:
         return False
 
 
-def choose_survivors(snapshot: LogContents, sources: Sequence[SegmentName], rules: Rules, *, folder: str,
-                     store: Descriptor, files: Files, retention_ms: int, place: Place | None, budget: Budget,
-                     ) -> Survivors:
+def choose_survivors(snapshot: LogContents, sequence: int, sources: Sequence[SegmentName], rules: Rules, *,
+                     folder: str, store: Descriptor, files: Files, retention_ms: int, place: Place | None,
+                     budget: Budget) -> Survivors:
     """Choose the survivors of one step, in one pass over the blobs of its sources.
 
     Every record of the snapshot is durable. `budget` is checked for each blob.
@@ -226,7 +227,8 @@ def choose_survivors(snapshot: LogContents, sources: Sequence[SegmentName], rule
                               picked=tuple(picked), files=files)
                   for source, picked in zip(sources, outputs, strict=False))
     assert len(tasks) == len(outputs), "the survivors of one source fit into one output"
-    return Survivors(sources=tuple(sources), outputs=tasks, snapshot=snapshot, rules=rules, verdicts=verdicts)
+    return Survivors(sources=tuple(sources), outputs=tasks, snapshot=snapshot, sequence=sequence, rules=rules,
+                     verdicts=verdicts)
 
 
 def _packed(records: Iterable[tuple[Picked, int]], segment_bytes: int) -> list[list[Picked]]:

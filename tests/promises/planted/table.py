@@ -474,7 +474,7 @@ MISTAKES: Sequence[Mistake] = (
         "Blobs that a restarted store has shown are gone after a power failure."),
     Mistake(
         "blob-revived-dropped", "compactlib/blobstore/compact.py",
-        "            if survivors.are_hit_by(records_after(now, before.last_sequence), now):\n"
+        "            if survivors.are_hit_by(records_after(now, sequence), now):\n"
         "                return False\n"
         "            log.switch",
         "            log.switch",
