@@ -235,10 +235,10 @@ def test_replay_leaves_the_callers_policy_as_it_is() -> None:
 
 
 def test_known_ends_of_survivors_save_copies() -> None:
-    workload = Expiring(keys=6_000, writes=30_000, longest_seconds=6.0)
+    workload = Expiring(keys=3_000, writes=12_000, longest_seconds=6.0)
     copies = []
     for placement in (ByEnd(), None):
-        model = BlobLogModel.for_workload(workload, segments=300, seed=1, survivors=placement, forecast_seconds=10.0,
+        model = BlobLogModel.for_workload(workload, segments=150, seed=1, survivors=placement, forecast_seconds=10.0,
                                           bucket_seconds=0.2)
         policy = DecliningCost(min_used_fraction=0.0, min_reclaimed_segments=4, max_reclaimed_segments=12)
         copies.append(replay(workload, policy, model, seed=1).steady(0.4).write_amplification - 1)
