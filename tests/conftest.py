@@ -9,7 +9,7 @@ from hypothesis import settings
 from tests.harness.effort import Effort
 
 # The examples are the same in every run, so that a red build is about the change. `make fresh` draws others, and more.
-settings.register_profile("everyday", deadline=None, print_blob=True, derandomize=True, max_examples=40)
+settings.register_profile("everyday", deadline=None, print_blob=True, derandomize=True, max_examples=25)
 settings.register_profile("fresh", deadline=None, print_blob=True)
 settings.register_profile("soak", deadline=None, print_blob=True, max_examples=5_000)
 settings.load_profile("everyday")

@@ -83,6 +83,11 @@ class RecordingFiles(FilesInFront):
         self._outs: dict[OutFile, tuple[str, int]] = {}
 
     @property
+    def done(self) -> int:
+        """The number of operations recorded so far."""
+        return len(self._operations)
+
+    @property
     def is_killed(self) -> bool:
         """Whether the process was killed."""
         return self.killed_before is not None and self.changes >= self.killed_before
@@ -92,7 +97,7 @@ class RecordingFiles(FilesInFront):
         """
         with self._lock:
             if not self.is_killed:
-                self._acknowledgements.append((len(self._operations), value))
+                self._acknowledgements.append((self.done, value))
 
     def _successor(self) -> RecordingFiles:
         """Return the disk of the next process, in the same recording. What is left of this process stays killed."""
@@ -308,7 +313,7 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
                     if files.is_killed:
                         raise InvalidInput(f"the first life was killed before change {killed_before} and ran to its "
                                            f"end; let no code in it catch `BaseException` without raising it again")
-                changes, begins = files.changes, len(files._operations)
+                changes, begins = files.changes, files.done
                 successor(folder, files._successor())
                 return files.recording(), changes, begins
             finally:

@@ -36,7 +36,7 @@ DRIVERS: Mapping[str, Driver[Any]] = {
 }
 """A place is tried in the first store that reaches it. Scheduler hosts and repositories reach no others."""
 LIBRARY = Path(compactlib.__file__).parent
-EVERY_DAY = ("file_fence", "local_objects")
+EVERY_DAY = ("file_fence",)
 ACTS = {"file_fence": 6, "local_objects": 4}
 """How long a life is; 8 elsewhere, so that most compact something."""
 BOTH = ("left out", "one step later")
@@ -177,7 +177,7 @@ SELDOM: Sequence[Row] = (
 @cache
 def _places(store: str) -> Mapping[Place, Sequence[int]]:
     with TemporaryDirectory() as folder:
-        return places_of(DRIVERS[store], Path(folder), lives=4 if store in EVERY_DAY else 10, acts=ACTS.get(store, 8))
+        return places_of(DRIVERS[store], Path(folder), lives=4 if store in ACTS else 10, acts=ACTS.get(store, 8))
 
 
 def _first_places(store: str) -> Mapping[Place, Sequence[int]]:

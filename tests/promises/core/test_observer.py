@@ -233,7 +233,7 @@ def test_threads_share_a_prometheus_observer(registry: prometheus_client.Collect
     observer = PrometheusObserver(registry)
 
     def work() -> None:
-        for number in range(500):
+        for number in range(100):
             observer.event(f"bytes{number}", add=2, log="a")
 
     running = [threading.Thread(target=work) for _ in range(4)]
@@ -241,7 +241,7 @@ def test_threads_share_a_prometheus_observer(registry: prometheus_client.Collect
         thread.start()
     for thread in running:
         thread.join()
-    assert all(registry.get_sample_value(f"compactlib_bytes{number}_total", {"log": "a"}) == 8 for number in range(500))
+    assert all(registry.get_sample_value(f"compactlib_bytes{number}_total", {"log": "a"}) == 8 for number in range(100))
 
 
 @pytest.mark.parametrize(("make", "hidden", "extra"), [

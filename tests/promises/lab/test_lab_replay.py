@@ -222,10 +222,10 @@ def test_replay_leaves_the_callers_policy_as_it_is() -> None:
 
 
 def test_known_ends_of_survivors_save_copies() -> None:
-    workload = Expiring(keys=6_000, writes=30_000, longest_seconds=6.0)
+    workload = Expiring(keys=3_000, writes=12_000, longest_seconds=6.0)
     copies = []
     for placement in (ByEnd(), None):
-        model = BlobLogModel.of_slots(300, 25, survivors=placement, forecast_seconds=10.0, bucket_seconds=0.2)
+        model = BlobLogModel.of_slots(150, 25, survivors=placement, forecast_seconds=10.0, bucket_seconds=0.2)
         policy = DecliningCost(min_used_fraction=0.0, min_reclaimed_segments=4)
         copies.append(replay(workload, policy, model, seed=1).steady(0.4).write_amplification - 1)
     assert copies[0] < copies[1]

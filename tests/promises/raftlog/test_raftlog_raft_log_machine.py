@@ -97,7 +97,7 @@ STORIES: dict[str, list[Operation]] = {
 
 @pytest.mark.parametrize("name", STORIES)
 def test_a_crash_at_every_step_loses_nothing_confirmed(name: str, tmp_path: Path, effort: Effort) -> None:
-    crash_everywhere(tmp_path, STORIES[name], states=effort(2, 12), seed=len(name), every=effort(3, 1))
+    crash_everywhere(tmp_path, STORIES[name], states=effort(2, 12), seed=len(name), every=effort(4, 1))
 
 
 @settings(max_examples=2, deadline=None, suppress_health_check=RELAXED)
