@@ -226,10 +226,7 @@ class SchedulerSimulation(Simulation):
         output = worker.output(job)
         counts.copied_bytes += output.size_bytes
         if is_late:
-            # The worker has written its output anyway; the scheduler has it deleted.
-            self._grow(output.size_bytes, live=0)
-            self._dead[output.id] = output.size_bytes, now
-            return
+            return  # a sweep removes its output
         self._blocks[output.id] = output
         counts.compactions += 1
         counts.victims += len(worker.sources)
@@ -243,19 +240,18 @@ class SchedulerSimulation(Simulation):
 
     # --------------------------------------------------------------------------------------------------- counting
 
-    def _given_up(self) -> list[tuple[JobPlan, tuple[BlockMeta, ...]]]:
-        """Return the jobs that failed too often, each with its orphaned outputs. O(jobs)."""
+    def _given_up(self) -> list[JobPlan]:
+        """Return the jobs that failed too often. O(jobs)."""
         limit = self._model.config.max_failures
-        return [*((each.plan, each.orphans) for each in self.machine.quarantine.values()),
-                *((job.plan, job.orphans) for job in self.machine.jobs if limit and job.failures >= limit)]
+        return [*(each.plan for each in self.machine.quarantine.values()),
+                *(job.plan for job in self.machine.jobs if limit and job.failures >= limit)]
 
     def _is_quiet(self) -> bool:
         """Return whether no poll can change anything any more."""
         if any(worker.job is not None for worker in self._workers):
             return False
-        stuck = {name for plan, orphans in self._given_up()
-                 for name in (*plan.source_blocks, *(each.id for each in orphans))}
-        return stuck.issuperset(self._arrived) and stuck.issuperset(self._dead)
+        stuck = {name for plan in self._given_up() for name in plan.source_blocks}
+        return stuck.issuperset(self._arrived) and not self._dead
 
     @property
     def used_bytes(self) -> int:
