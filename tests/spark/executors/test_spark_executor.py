@@ -164,14 +164,10 @@ class TestJobs:
             time.sleep(0.01)
 
     def test_a_run_is_small_jobs(self, spark: SparkSession) -> None:
-        """Spark counts the jobs of this thread's group: the caller's properties reach them."""
-        spark.sparkContext.setJobGroup("small jobs", "")
-        try:
-            results(list(SparkExecutor(spark).run([ReturningTask(f"t{n}", PARTITION) for n in range(20)])))
-        finally:
-            spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
         tracker = spark.sparkContext.statusTracker()
-        jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup("small jobs")]
+        before = set(tracker.getJobIdsForGroup())
+        results(list(SparkExecutor(spark).run([ReturningTask(f"t{n}", PARTITION) for n in range(20)])))
+        jobs = [tracker.getJobInfo(number) for number in set(tracker.getJobIdsForGroup()) - before]
         stages = [tracker.getStageInfo(stage) for each in jobs if each is not None for stage in each.stageIds]
         assert sorted(stage.numTasks for stage in stages if stage is not None) == [4, 8, 8]
 
