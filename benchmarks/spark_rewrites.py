@@ -49,7 +49,6 @@ from compactlib.scheduler import JobPlan, RunningJob
 from compactlib.spark import (
     BlockFolder,
     MergeBlocks,
-    MergeOptions,
     SparkExecutor,
     StagingMerge,
     ship_library,
@@ -330,8 +329,8 @@ def blocks_rewrite(spark: SparkSession, scratch: Path, rows: int, parts: int) ->
         table = pa.table({"key": pa.array(keys, pa.int64()), "value": pa.array([rng.randbytes(64) for _ in keys])})
         parquet.write_table(table, path)
     size = sum(map(os.path.getsize, paths))
-    options = MergeOptions(sort_by=("key",), target_bytes=None if parts == 1 else -(-size // parts))
-    merge = MergeBlocks(spark, blocks, MemoryFence(), options)
+    merge = MergeBlocks(spark, blocks, MemoryFence(), sort_by=("key",),
+                        target_bytes=None if parts == 1 else -(-size // parts))
     token = iter(range(1, 1_000_000))
 
     def on_spark() -> float:

@@ -17,7 +17,6 @@ import shutil
 import tempfile
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -27,7 +26,6 @@ from typing import TYPE_CHECKING
 from local_spark import spark_session
 from measure import Figure, alternate, report
 
-from compactlib.fences import FileFence, TokenFence
 from compactlib.raftlog import (
     LogCompactionReport,
     LogOptions,
@@ -71,13 +69,11 @@ class Stores:
         self._base = base
         self._templates = build_templates(base)
         self.count = count
-        self.fences = str(base / "fences")
         self.folders: list[str] = []
 
     def fresh(self) -> list[str]:
         """Logs that were never compacted."""
-        for old in (*self._base.glob("fences-*"), self._base / "logs"):
-            shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(self._base / "logs", ignore_errors=True)
         self.folders = [str(self._base / "logs" / str(number)) for number in range(self.count)]
         for number, folder in enumerate(self.folders):
             shutil.copytree(self._templates[number % SHAPES], folder, symlinks=True)
@@ -90,15 +86,10 @@ def open_log(folder: str) -> SegmentLog:
     return SegmentLog(folder, OPTIONS, create=False)
 
 
-def open_fence(folder: str, fences: str) -> TokenFence:
-    """The fence of one log's commits; the folders of fences are many, so that few wait for each other."""
-    return TokenFence(FileFence(f"{fences}-{zlib.crc32(folder.encode()) % 64}"), folder, 7)
-
-
-def compact_here(folder: str, fences: str) -> LogCompactionReport:
+def compact_here(folder: str) -> LogCompactionReport:
     """Compact one log in this process."""
     with open_log(folder) as log:
-        return log.compact(policy=POLICY, fence=open_fence(folder, fences))
+        return log.compact(policy=POLICY)
 
 
 def plan_log(folder: str) -> LogPlan:
@@ -128,7 +119,7 @@ def rate_here(stores: Stores, watch: Watch) -> float:
     folders = stores.fresh()
     began = time.perf_counter()
     with ThreadPoolExecutor(HERE_AT_ONCE) as pool:
-        for number, report in enumerate(pool.map(partial(compact_here, fences=stores.fences), folders)):
+        for number, report in enumerate(pool.map(compact_here, folders)):
             assert not report.is_empty
             if number % 50 == 0:
                 watch.look()
@@ -139,8 +130,7 @@ def rate_on_workers(stores: Stores, spark: SparkSession) -> float:
     """Stores a second, from the call to the table."""
     folders = stores.fresh()
     began = time.perf_counter()
-    outcomes = compact_on_workers(spark, folders, open_log, policy=POLICY,
-                                  open_fence=partial(open_fence, fences=stores.fences))
+    outcomes = compact_on_workers(spark, folders, open_log, policy=POLICY)
     rate = len(folders) / (time.perf_counter() - began)
     assert {row.outcome for row in outcomes.collect()} == {"done"}
     return rate

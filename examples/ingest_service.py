@@ -15,6 +15,7 @@ import itertools
 import json
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,19 @@ class Blocks:
     def delete(self, tombstone: Tombstone) -> None:
         """Return the merged objects that no reader needs any more."""
         self._objects.delete(f"{tombstone.tenant}/{block}" for block in tombstone.blocks)
+
+    def sweep(self, scheduler: Scheduler, now: float, older_than_seconds: float) -> int:
+        """Remove outputs of workers that died or came too late: old objects of blocks that the scheduler does not know.
+
+        The age is above the time from the write of an object until its block is reported.
+        """
+        listed = list(self._objects.list())
+        known = scheduler.read(lambda machine: {
+            *(f"{block.tenant}/{block.id}" for block in machine.index.blocks()),
+            *(f"{gone.tombstone.tenant}/{block}" for gone in machine.tombstones for block in gone.tombstone.blocks)})
+        old = [found.key for found in listed if found.modified_at < now - older_than_seconds and found.key not in known]
+        self._objects.delete(old)
+        return len(old)
 
     def count(self, batches: str) -> int:
         """Objects whose name begins so, of all tenants."""
@@ -157,6 +171,7 @@ async def demonstrate(folder: Path) -> None:
             found = service.query(tenant, 0.0, 100.0)
             print(f"{tenant}: {len(found)} events")
         print(f"100 batches in {len(service.known())} blocks")
+        service.blocks.sweep(service.scheduler, time.time(), 0.0)  # no worker is left
     finally:
         service.close()
 

@@ -204,11 +204,9 @@ class SchedulerSimulation(Simulation):
             return
         output = worker.output(job)
         counts.copied_bytes += output.size_bytes
-        self._used += output.size_bytes
         if is_late:
-            # The worker has written its output anyway; the scheduler has it deleted.
-            self._dead[output.id] = output.size_bytes
-            return
+            return  # a sweep removes its output
+        self._used += output.size_bytes
         self._blocks[output.id] = output
         counts.compactions += 1
         counts.victims += len(worker.sources)

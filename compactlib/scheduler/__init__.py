@@ -44,7 +44,6 @@ if TYPE_CHECKING:
         AssignmentView as AssignmentView,
         JobChoice as JobChoice,
     )
-    from compactlib.scheduler.running_job import RunningJob as RunningJob, Transport as Transport
     from compactlib.scheduler.scheduler import Scheduler as Scheduler
     from compactlib.scheduler.update import (
         AddBlocks as AddBlocks,
@@ -68,7 +67,12 @@ if TYPE_CHECKING:
         Verdict as Verdict,
         span_of as span_of,
     )
-    from compactlib.scheduler.worker import Worker as Worker, WorkerOptions as WorkerOptions
+    from compactlib.scheduler.worker import (
+        RunningJob as RunningJob,
+        Transport as Transport,
+        Worker as Worker,
+        WorkerOptions as WorkerOptions,
+    )
 else:
     offer(__name__, {
         "compactlib.scheduler.config": "LevelConfig SchedulerConfig",
@@ -76,11 +80,10 @@ else:
         "compactlib.scheduler.machine": "SchedulerMachine",
         "compactlib.scheduler.policies": "ByPriority FairTenants SmallestFirst",
         "compactlib.scheduler.policy": "AssignmentPolicy AssignmentView JobChoice",
-        "compactlib.scheduler.running_job": "RunningJob Transport",
         "compactlib.scheduler.scheduler": "Scheduler",
         "compactlib.scheduler.update": "AddBlocks Configure Requeue Retain",
         "compactlib.scheduler.values":
             "Assignment BlockMeta CompactedBlocks JobPhase JobPlan JobStatus NoOutput PollRequest "
             "PollResponse StatusAnswer StatusUpdate Tombstone Verdict span_of",
-        "compactlib.scheduler.worker": "Worker WorkerOptions",
+        "compactlib.scheduler.worker": "RunningJob Transport Worker WorkerOptions",
     })

@@ -5,13 +5,15 @@ same on every replica.
 The state may have changed since `prepare`. So reports of workers are judged here, and a job in the update that has
 changed is skipped. Nothing here raises for an update of `prepare`.
 
+The outputs of a report that was not accepted stay unknown, as those of a worker that died: a sweep of the objects, by
+the host, removes both.
+
 `docs/internals/differences.md` has the differences from Pyroscope.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
@@ -19,8 +21,7 @@ from compactlib.commandlog.protocol import Command
 from compactlib.scheduler.config import SEQUENCE_BITS
 from compactlib.scheduler.errors import PollAgain
 from compactlib.scheduler.job_queue import Job
-from compactlib.scheduler.reports import TAKES_EFFECT, judge, leaves_outputs, result_problem
-from compactlib.scheduler.state import SchedulerState
+from compactlib.scheduler.prepare import TAKES_EFFECT, judge
 from compactlib.scheduler.update import (
     AddBlocks,
     ApplyResult,
@@ -37,7 +38,6 @@ from compactlib.scheduler.update import (
 from compactlib.scheduler.values import (
     MAX_REASON_CHARS,
     Assignment,
-    BlockMeta,
     CompactedBlocks,
     JobPlan,
     JobStatus,
@@ -50,13 +50,14 @@ from compactlib.scheduler.values import (
     Verdict,
 )
 
+if TYPE_CHECKING:
+    from compactlib.scheduler.machine import SchedulerMachine
+
 Event: TypeAlias = tuple[str, dict[str, Any]]
 _RETAINED_AT_ONCE = 1000
-_MAX_ORPHANS = 10_000
-"""The most blocks of late workers stored with a job; others are not deleted."""
 
 
-def apply(state: SchedulerState, command: Command, operation: Operation) -> tuple[ApplyResult, list[Event]]:
+def apply(state: SchedulerMachine, command: Command, operation: Operation) -> tuple[ApplyResult, list[Event]]:
     """Carry out an operation on the state; return the result, and the events for the host.
 
     O(its parts * log n); O(state) for new settings.
@@ -89,12 +90,11 @@ class _Change:
         events: the events for the host: name and fields.
     """
 
-    def __init__(self, state: SchedulerState, command: Command) -> None:
-        self.state: SchedulerState = state
+    def __init__(self, state: SchedulerMachine, command: Command) -> None:
+        self.state: SchedulerMachine = state
         self.events: list[Event] = []
         self._command = command
         self._now = command.appended_at
-        self._buried = 0
 
     # ---------------------------------------------------------------------------------------------- a poll's update
 
@@ -106,7 +106,7 @@ class _Change:
             if job is not None and job.token == gone.token:
                 state.jobs.remove(job)
                 reason = job.last_failure or "its workers were lost without a word too often"
-                self._quarantine(job.plan, reason, job.failures, job.orphans)
+                self._quarantine(job.plan, reason, job.failures)
         answers: list[StatusAnswer] = []
         assignments: list[Assignment] = []
         reported: set[str] = set()
@@ -119,8 +119,6 @@ class _Change:
                 self._take(job, said, answer)
                 if said.status == JobStatus.IN_PROGRESS:
                     assignments.append(Assignment(said.name, job.token, job.lease_expires_at))
-            if said.compacted_blocks is not None and leaves_outputs(said, answer):
-                self._refuse_outputs(said.name, said.compacted_blocks.new_blocks)
         for position, plan in enumerate(update.created):
             self._create(plan, position)
         plans: list[JobPlan] = []
@@ -164,19 +162,17 @@ class _Change:
     # ----------------------------------------------------------------------------------- reports of a job's holder
 
     def _take(self, job: Job, said: StatusUpdate, answer: StatusAnswer) -> None:
-        config, results = self.state.config, said.compacted_blocks
         if said.status == JobStatus.IN_PROGRESS:
-            self.state.jobs.change(job, lease_expires_at=self._now + config.lease_seconds)
-        elif answer.verdict is Verdict.BAD_RESULT and result_problem(job.plan, results) is None:
-            # An output has a tombstone, which is no failure of the job.
-            self._take_back(job, job.failures, job.releases, config.max_backoff_seconds, answer.detail)
+            self.state.jobs.change(job, lease_expires_at=self._now + self.state.config.lease_seconds)
         elif answer.verdict is Verdict.BAD_RESULT:
             self._give_back(job, released=False, reason=f"bad result: {answer.detail}")
-            self._refuse_outputs(said.name, () if results is None else results.new_blocks)
+        elif answer.verdict is Verdict.SOURCES_GONE:
+            self.state.jobs.remove(job)
+            self._queue_sources(job.plan)
         elif said.status != JobStatus.SUCCESS:
             self._give_back(job, released=said.status == JobStatus.RELEASED, reason=said.reason)
-        elif results is not None:
-            self._complete(job, results, gone=answer.verdict is Verdict.SOURCES_GONE)
+        elif said.compacted_blocks is not None:
+            self._complete(job, said.compacted_blocks)
 
     def _give_back(self, job: Job, *, released: bool, reason: str) -> None:
         """Take the job back from its worker, with a back-off unless it is its first release."""
@@ -191,9 +187,6 @@ class _Change:
             failures, releases = failures + 1, 0
             times = failures
         delay = min(config.backoff_seconds * 2.0 ** min(times - 1, 60), config.max_backoff_seconds) if times else 0.0
-        self._take_back(job, failures, releases, delay, reason)
-
-    def _take_back(self, job: Job, failures: int, releases: int, delay: float, reason: str) -> None:
         self.state.jobs.change(
             job, status=JobStatus.UNSPECIFIED, token=self._command.index, lease_expires_at=0.0, failures=failures,
             releases=releases, not_before=self._now + delay if delay else 0.0,
@@ -219,15 +212,16 @@ class _Change:
                                                  "held_token": item.token, "failures": job.failures}))
         return job
 
-    def _complete(self, job: Job, results: CompactedBlocks, *, gone: bool) -> None:
-        """Remove the job from the queue, and replace its blocks by the results, unless a source left the index."""
+    def _queue_sources(self, plan: JobPlan) -> int:
+        """Queue the sources of a job that are in the index; return their number."""
+        state = self.state
+        return sum(state.blocks.push(block, self._now)
+                   for block in state.index.find(plan.tenant, plan.shard, plan.source_blocks))
+
+    def _complete(self, job: Job, results: CompactedBlocks) -> None:
+        """Remove the job from the queue, and replace its blocks by the results."""
         state, plan, sources, blocks = self.state, job.plan, results.source_blocks, results.new_blocks
         state.jobs.remove(job)
-        if gone:
-            self._delete_unowned(plan.name, (*job.orphans, *blocks))
-            for block in state.index.find(plan.tenant, plan.shard, plan.source_blocks):
-                state.blocks.push(block, self._now)
-            return
         if sources and (blocks or results.no_output is NoOutput.EMPTY):
             state.tombstones.add(Tombstone(name=plan.name, tenant=plan.tenant, shard=plan.shard,
                                                  level=plan.compaction_level, blocks=sources), self._now)
@@ -240,10 +234,6 @@ class _Change:
             "job": plan.name, "level": plan.compaction_level, "source_bytes": plan.size_bytes,
             "output_bytes": sum(block.size_bytes for block in blocks),
             "seconds": max(0.0, self._now - job.added_at)}))
-        if job.orphans:
-            # Blocks of late workers are deleted, except those among the job's outputs.
-            owned = {(block.tenant, block.id) for block in blocks}
-            self._delete_unowned(plan.name, (block for block in job.orphans if (block.tenant, block.id) not in owned))
         self._quarantine_unread(plan, job.failures, results)
 
     def _quarantine_unread(self, plan: JobPlan, failures: int, results: CompactedBlocks) -> None:
@@ -257,54 +247,16 @@ class _Change:
                 self._quarantine(attrs.evolve(plan, source_blocks=tuple(block.id for block in unread)),
                                  "the worker did not find these sources", failures)
 
-    def _refuse_outputs(self, name: str, blocks: tuple[BlockMeta, ...]) -> None:
-        """Delete the blocks of a worker that did not hold the job, at once or after the job's end.
-
-        A host may derive ids from the sources, so they may be the blocks that the present holder writes: they are
-        stored with the job until it ends, also with a quarantined job, which may be run again.
-        """
-        job, given_up = self.state.jobs.get(name), self.state.quarantine.get(name)
-        if job is not None:
-            job.orphans = _joined(job.orphans, blocks)
-        elif given_up is not None:
-            self.state.quarantine[name] = attrs.evolve(given_up, orphans=_joined(given_up.orphans, blocks))
-        else:
-            self._delete_unowned(name, blocks)
-
-    def _delete_unowned(self, job: str, blocks: Iterable[BlockMeta]) -> None:
-        """Add a tombstone for blocks of a late worker, except for blocks with an owner."""
-        index, tombstones = self.state.index, self.state.tombstones
-        unowned = [block for block in blocks
-                   if index.get(block.tenant, block.shard, block.id) is None and not tombstones.covers(block)]
-        self._bury(f"{job} refused", unowned)
-        if unowned:
-            self.events.append(("scheduler_outputs_refused", {"job": job, "blocks": len(unowned)}))
-
-    def _bury(self, why: str, blocks: Iterable[BlockMeta]) -> tuple[str, ...]:
-        """Add a tombstone for the blocks of each tenant, shard and level; return the names."""
-        places: dict[tuple[str, int, int], list[str]] = {}
-        for block in blocks:
-            places.setdefault(block.place, []).append(block.id)
-        names = []
-        for (tenant, shard, level), ids in places.items():
-            self._buried += 1
-            names.append(f"{why} at {self._command.index} ({tenant} {level} {self._buried})")
-            self.state.tombstones.add(Tombstone(name=names[-1], tenant=tenant, shard=shard, level=level,
-                                                blocks=tuple(ids)), self._now)
-        return tuple(names)
-
-    def _quarantine(self, plan: JobPlan, reason: str, failures: int, orphans: tuple[BlockMeta, ...] = ()) -> None:
+    def _quarantine(self, plan: JobPlan, reason: str, failures: int) -> None:
         """Move a job to quarantine; if that is full, remove its oldest job."""
         state = self.state
-        state.quarantine[plan.name] = QuarantinedJob(plan=plan, reason=reason, failures=failures, since=self._now,
-                                                     orphans=orphans)
+        state.quarantine[plan.name] = QuarantinedJob(plan=plan, reason=reason, failures=failures, since=self._now)
         self.events.append(("scheduler_job_quarantined", {"job": plan.name, "reason": reason, "failures": failures,
                                               "blocks": len(plan.source_blocks)}))
         while len(state.quarantine) > state.config.max_quarantine_size:
             name = next(iter(state.quarantine))
             gone = state.quarantine.pop(name)
             state.quarantine_dropped += 1
-            self._delete_unowned(name, gone.orphans)
             self.events.append(("scheduler_quarantine_dropped", {"job": name, "blocks": len(gone.plan.source_blocks)}))
 
     def _forget_tombstones(self) -> None:
@@ -333,9 +285,16 @@ class _Change:
 
     def retain(self, operation: Retain) -> Retained:
         gone = self.state.index.expire(operation.before, _RETAINED_AT_ONCE)
+        places: dict[tuple[str, int, int], list[str]] = {}
         for block in gone:
             self.state.blocks.remove(block.place, (block.id,))
-        return Retained(len(gone), self._bury("retention", gone))
+            places.setdefault(block.place, []).append(block.id)
+        names = []
+        for number, ((tenant, shard, level), ids) in enumerate(places.items(), 1):
+            names.append(f"retention at {self._command.index} ({tenant} {level} {number})")
+            self.state.tombstones.add(Tombstone(name=names[-1], tenant=tenant, shard=shard, level=level,
+                                                blocks=tuple(ids)), self._now)
+        return Retained(len(gone), tuple(names))
 
     def requeue(self, operation: Requeue) -> Requeued:
         state = self.state
@@ -350,10 +309,7 @@ class _Change:
                 (done if fresh else unknown).append(name)
                 continue
             done.append(name)
-            plan = given_up.plan
-            for block in state.index.find(plan.tenant, plan.shard, plan.source_blocks):
-                blocks += state.blocks.push(block, self._now)
-            self._delete_unowned(name, given_up.orphans)
+            blocks += self._queue_sources(given_up.plan)
         return Requeued(tuple(done), tuple(unknown), blocks)
 
     def _begin_anew(self, name: str) -> int:
@@ -368,8 +324,3 @@ class _Change:
         jobs.change(job, status=JobStatus.UNSPECIFIED, token=self._command.index, lease_expires_at=0.0, failures=0,
                     releases=0, not_before=0.0)
         return len(job.plan.source_blocks)
-
-
-def _joined(orphans: tuple[BlockMeta, ...], blocks: tuple[BlockMeta, ...]) -> tuple[BlockMeta, ...]:
-    known = {(block.tenant, block.id) for block in orphans}
-    return (*orphans, *(block for block in blocks if (block.tenant, block.id) not in known))[:_MAX_ORPHANS]

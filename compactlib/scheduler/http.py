@@ -21,7 +21,8 @@ import ipaddress
 import json
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from compactlib._closing import Closing
@@ -30,7 +31,7 @@ from compactlib.codec import JsonCodec
 from compactlib.commandlog.errors import NoAnswer, NotLeader
 from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, Rejected
 from compactlib.scheduler.errors import TurnedAway
-from compactlib.scheduler.running_job import Transport
+from compactlib.scheduler.scheduler import Scheduler
 from compactlib.scheduler.update import AddBlocks, BlocksAdded
 from compactlib.scheduler.values import BlockMeta, PollRequest, PollResponse
 
@@ -51,16 +52,6 @@ _LONGEST_IDLE_SECONDS = 5.0
 
 
 # ------------------------------------------------------------------------------------------------------- application
-
-
-class Served(Transport, Protocol):
-    """The methods of `Scheduler` that are served."""
-
-    def add_blocks(self, blocks: Iterable[BlockMeta]) -> BlocksAdded:
-        """See `Scheduler.add_blocks`."""
-
-    def status(self) -> dict[str, Any]:
-        """See `Scheduler.status`."""
 
 
 class _Refused(Exception):
@@ -93,7 +84,7 @@ class SchedulerApplication:
         InvalidInput: a token is too short.
     """
 
-    def __init__(self, scheduler: Served, *, tokens: Mapping[str, str] | None = None,
+    def __init__(self, scheduler: Scheduler, *, tokens: Mapping[str, str] | None = None,
                  nodes: Mapping[str, str] | None = None, insecure: bool = False,
                  max_body_bytes: int = 16 << 20) -> None:
         for name, token in (tokens or {}).items():
@@ -125,13 +116,14 @@ class SchedulerApplication:
         request = scope["method"], scope["path"]
         if request == ("GET", "/v1/status"):
             return await self._carried_out(lambda: json.dumps(self._scheduler.status()).encode())
-        if request not in (("POST", "/v1/poll"), ("POST", "/v1/add_blocks")):
+        call = {("POST", "/v1/poll"): self._poll, ("POST", "/v1/add_blocks"): self._add_blocks}.get(request)
+        if call is None:
             raise _Refused(404, "ask for POST /v1/poll, POST /v1/add_blocks or GET /v1/status")
         # A browser sends this type to another origin only with the server's permission.
         if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != b"application/json":
             raise _Refused(415, "send application/json")
         body = await self._body(receive)
-        return await self._carried_out(lambda: (self._poll if scope["path"] == "/v1/poll" else self._add_blocks)(body))
+        return await self._carried_out(partial(call, body))
 
     def _poll(self, body: bytes) -> bytes:
         return _RESPONSES.encode(self._scheduler.poll(_decoded(_POLLS, body)))
@@ -289,7 +281,10 @@ class SchedulerClient(Closing):
             if status == 200:
                 self._preferred = at
                 return answer
-            said = _object(answer)
+            try:
+                said = dict(json.loads(answer))
+            except (TypeError, ValueError):  # the answer of a proxy
+                said = {}
             is_unknown = is_unknown or (said.get("changed") != "no" and body is not None)
             why = f"{address}: {said.get('error', status)}: {said.get('message', answer[:200])}"
             if not is_unknown and status in (401, 403):
@@ -348,14 +343,3 @@ class SchedulerClient(Closing):
                       http.client.HTTPSConnection(host, port, timeout=seconds, context=self._tls))
         connection.connect()
         return connection
-
-    def __repr__(self) -> str:
-        return f"SchedulerClient({', '.join(self.addresses)})"
-
-
-def _object(answer: bytes) -> dict[str, Any]:
-    try:
-        said = json.loads(answer)
-    except ValueError:
-        return {}
-    return said if isinstance(said, dict) else {}

@@ -28,7 +28,7 @@ from typing import Any, TypeAlias
 import attrs
 from sortedcontainers import SortedDict, SortedList
 
-from compactlib.scheduler.values import BlockMeta, JobPhase, JobPlan, JobStatus
+from compactlib.scheduler.values import JobPhase, JobPlan, JobStatus
 
 Entry: TypeAlias = tuple[float, int, str]
 """An entry of an order: a number or a time, the age, and the job's name."""
@@ -50,7 +50,6 @@ class Job:
         not_before: end of its back-off, seconds.
         last_failure: the reason of the last worker that failed or released it, if any.
         releases: the number of releases since the last failure.
-        orphans: blocks of late workers; without an owner, unless the holder writes them too.
         reported_lease: the end of the lost lease with which the job was reported as excluded, seconds; 0 for none.
     """
 
@@ -64,7 +63,6 @@ class Job:
     not_before: float = 0.0
     last_failure: str = ""
     releases: int = 0
-    orphans: tuple[BlockMeta, ...] = ()
     reported_lease: float = 0.0
 
     @property

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace
 from itertools import islice
-from math import floor
 
 import attrs
 
-from compactlib._arguments import is_above, is_fraction, is_whole
+from compactlib._arguments import is_above, is_whole
 from compactlib.errors import InvalidInput
 from compactlib.scheduler.policy import AssignmentView, JobChoice, LevelView, WaitingJob
 
@@ -20,53 +19,29 @@ BY_AGE = "by level, failures and age"
 _MAX_WEIGHT = 1 << 20
 
 
-def choose_by_level(view: AssignmentView, order: Callable[[LevelView], Iterable[WaitingJob]], why: str,
-                    higher_level_share: float = 0.0) -> JobChoice:
-    """Choose level by level, the lowest first, unless higher levels have fewer leased jobs than their share.
+def choose_by_level(view: AssignmentView, order: Callable[[LevelView], Iterable[WaitingJob]], why: str) -> JobChoice:
+    """Choose level by level, the lowest first.
 
     Args:
         view: the view of the queue.
         order: returns the jobs of a level in order.
         why: the rule, for the choice.
-        higher_level_share: the part of the leased jobs for higher levels, if these have jobs, 0 .. 1.
     """
-    waiting = {level.level: deque(islice(order(level), view.capacity)) for level in view.levels}
-    leased = Counter({level.level: level.leased for level in view.levels})
-    chosen: list[str] = []
-    while len(chosen) < view.capacity and (numbers := [number for number in sorted(waiting) if waiting[number]]):
-        place = 0
-        # There is no level above the highest.
-        while higher_level_share and place < len(numbers) - 1:
-            higher = sum(count for number, count in leased.items() if number > numbers[place])
-            all_of_them = higher + sum(count for number, count in leased.items() if number == numbers[place])
-            if not higher < floor(higher_level_share * (all_of_them + 1)):
-                break
-            place += 1
-        chosen.append(waiting[numbers[place]].popleft().name)
-        leased[numbers[place]] += 1
-    return JobChoice(tuple(chosen), why if chosen else view.why_nothing())
+    jobs = (job.name for level in view.levels for job in order(level))
+    chosen = tuple(islice(jobs, view.capacity))
+    return JobChoice(chosen, why if chosen else view.why_nothing())
 
 
 @attrs.frozen
 class ByPriority:
-    """An `AssignmentPolicy`: by level, then unassigned jobs by failures and age, then jobs with an ended lease.
-
-    Attributes:
-        higher_level_share: the part of the leased jobs for levels above the lowest with waiting jobs, if there are any,
-            0 .. 1.
-
-    Raises:
-        InvalidInput: the share is out of its range.
-    """
-
-    higher_level_share: float = attrs.field(default=0.0, validator=is_fraction)
+    """An `AssignmentPolicy`: by level, then unassigned jobs by failures and age, then jobs with an ended lease."""
 
     @property
     def name(self) -> str:
         return "by_priority"
 
     def choose(self, view: AssignmentView, now: float) -> JobChoice:
-        return choose_by_level(view, lambda level: (*level.ready, *level.again), BY_AGE, self.higher_level_share)
+        return choose_by_level(view, lambda level: (*level.ready, *level.again), BY_AGE)
 
 
 @attrs.frozen
@@ -79,7 +54,6 @@ class SmallestFirst:
     Attributes:
         max_wait_seconds: the age from which on a job is first, > 0.
         window: the number of oldest jobs of each tenant and level to compare, >= 1; the cost of a choice.
-        higher_level_share: see `ByPriority`.
 
     Raises:
         InvalidInput: a number is out of its range.
@@ -87,7 +61,6 @@ class SmallestFirst:
 
     max_wait_seconds: float = attrs.field(default=3600.0, validator=is_above(0))
     window: int = attrs.field(default=1000, validator=is_whole(1))
-    higher_level_share: float = attrs.field(default=0.0, validator=is_fraction)
 
     @property
     def name(self) -> str:
@@ -103,7 +76,7 @@ class SmallestFirst:
                 (0, 0) if job.name in overdue else (1 + job.size_bytes, job.blocks)))
             yield from (job for job in again if job.name not in overdue)
 
-        return choose_by_level(view, by_size, "by level, then the smallest", self.higher_level_share)
+        return choose_by_level(view, by_size, "by level, then the smallest")
 
 
 def _pairs(weights: Mapping[str, int] | Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
@@ -117,20 +90,17 @@ class FairTenants:
     Workers are divided by the weights, so that a tenant with many jobs does not hold up the others.
 
     Attributes:
-        weights: the number of leased jobs of a tenant that count as one, >= 1; a mapping, stored as pairs by tenant.
-        default_weight: the weight of other tenants.
-        higher_level_share: see `ByPriority`.
+        weights: the number of leased jobs of a tenant that count as one, >= 1, by default 1; a mapping, stored as
+            pairs by tenant.
 
     Raises:
-        InvalidInput: a weight is below 1, or the share is out of its range.
+        InvalidInput: a weight is below 1.
     """
 
     weights: tuple[tuple[str, int], ...] = attrs.field(default=(), converter=_pairs)
-    default_weight: int = 1
-    higher_level_share: float = attrs.field(default=0.0, validator=is_fraction)
 
     def __attrs_post_init__(self) -> None:
-        for tenant, weight in (*self.weights, ("(default)", self.default_weight)):
+        for tenant, weight in self.weights:
             if not 1 <= weight <= _MAX_WEIGHT:
                 raise InvalidInput(f"tenant {tenant!r} has weight {weight!r:.100}; give 1 to {_MAX_WEIGHT}")
 
@@ -142,17 +112,17 @@ class FairTenants:
         weights = dict(self.weights)
 
         def in_turns(level: LevelView) -> Iterator[WaitingJob]:
-            turns = [(line.leased / weights.get(line.tenant, self.default_weight), line.tenant, line.leased,
-                      deque(line.jobs)) for line in level.tenants if line.jobs]
+            turns = [(line.leased / weights.get(line.tenant, 1), line.tenant, line.leased, deque(line.jobs))
+                     for line in level.tenants if line.jobs]
             heapify(turns)
             while turns:
                 _, tenant, leased, jobs = turns[0]
                 yield jobs.popleft()
                 if jobs:
-                    part = (leased + 1) / weights.get(tenant, self.default_weight)
+                    part = (leased + 1) / weights.get(tenant, 1)
                     heapreplace(turns, (part, tenant, leased + 1, jobs))
                 else:
                     heappop(turns)
             yield from level.again
 
-        return choose_by_level(view, in_turns, "the tenant with the fewest leased jobs", self.higher_level_share)
+        return choose_by_level(view, in_turns, "the tenant with the fewest leased jobs")

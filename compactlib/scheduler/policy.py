@@ -125,8 +125,8 @@ class AssignmentView(Printed):
         return f"{self.capacity} of {self.queued} jobs may be given out"
 
 
-@attrs.frozen(repr=False)
-class JobChoice(Printed):
+@attrs.frozen
+class JobChoice:
     """The jobs that a poll assigns.
 
     Attributes:
@@ -141,13 +141,6 @@ class JobChoice(Printed):
     def is_empty(self) -> bool:
         """Whether nothing is assigned."""
         return not self.jobs
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """Return a row for each job."""
-        return [{"job": name, "why": self.why} for name in self.jobs]
-
-    def _summary(self) -> str:
-        return f"{len(self.jobs)} jobs: {self.why}"
 
 
 class AssignmentPolicy(Protocol):

@@ -11,14 +11,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from compactlib.commandlog.protocol import Command
 from compactlib.errors import InvalidInput
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.job_queue import Job, JobQueue
-from compactlib.scheduler.policies import BY_AGE, ByPriority
+from compactlib.scheduler.policies import BY_AGE
 from compactlib.scheduler.policy import (
     WINDOW,
     AssignmentPolicy,
@@ -28,27 +29,34 @@ from compactlib.scheduler.policy import (
     TenantLine,
     WaitingJob,
 )
-from compactlib.scheduler.reports import TAKES_EFFECT, frees_slot, judge, leaves_outputs
-from compactlib.scheduler.state import SchedulerState
 from compactlib.scheduler.update import JobAsSeen, PlanUpdate
-from compactlib.scheduler.values import JobPlan, JobStatus, PollRequest, PollResponse, StatusAnswer, Verdict
+from compactlib.scheduler.values import (
+    ANONYMOUS_TENANT,
+    CompactedBlocks,
+    JobPlan,
+    JobStatus,
+    PollRequest,
+    PollResponse,
+    StatusAnswer,
+    StatusUpdate,
+    Verdict,
+)
 
+if TYPE_CHECKING:
+    from compactlib.scheduler.machine import SchedulerMachine
+
+TAKES_EFFECT = frozenset({Verdict.ACCEPTED, Verdict.BAD_RESULT, Verdict.SOURCES_GONE})
+"""Verdicts on a report of the job's holder; other verdicts do not change the job."""
 MAX_UPDATES = 10_000
 """The most status updates, and the most confirmations, of a request."""
 _NO_ROOM = JobChoice((), "the worker has no room: job_capacity=0, and it has lost no job in this poll")
 
 
-def prepare(state: SchedulerState, command: Command, request: PollRequest,
+def prepare(state: SchedulerMachine, command: Command, request: PollRequest,
             policy: AssignmentPolicy | None = None) -> tuple[PlanUpdate, PollResponse]:
     """Return the update of a poll, and the answer to a poll without changes.
 
-    O(updates + log n for each assignment and new job), and the cost of the policy.
-
-    Args:
-        state: the scheduler's state.
-        command: the poll's command.
-        request: the request from the worker.
-        policy: orders the jobs that may be assigned; default `ByPriority`.
+    O(updates + log n for each assignment and new job), and the cost of the policy, by default `ByPriority`.
 
     Raises:
         InvalidInput: the policy chose a job that cannot be assigned, the capacity is negative, or the request has more
@@ -65,9 +73,9 @@ def prepare(state: SchedulerState, command: Command, request: PollRequest,
     for said in request.status_updates:
         answer = judge(state, command, said, touched)
         answers.append(answer)
-        room += frees_slot(said, answer)
-        has_effect = has_effect or answer.verdict in TAKES_EFFECT or leaves_outputs(said, answer)
+        room += _frees_slot(said, answer)
         if answer.verdict in TAKES_EFFECT:
+            has_effect = True
             touched.add(said.name)
             completed += said.status == JobStatus.SUCCESS and answer.verdict is not Verdict.BAD_RESULT
 
@@ -75,7 +83,7 @@ def prepare(state: SchedulerState, command: Command, request: PollRequest,
     capacity = min(room, config.max_jobs_per_poll)
     choice = _NO_ROOM
     if capacity:
-        choice = _choose(ByPriority() if policy is None else policy, state, capacity, now, touched)
+        choice = _choose(policy, state, capacity, now, touched)
         touched.update(choice.jobs)
 
     # 3. As many new jobs, if there is room in the queue, or excluded jobs can be evicted.
@@ -119,14 +127,97 @@ def _check(request: PollRequest) -> None:
                            f"request has at most {MAX_UPDATES} of each")
 
 
+# ------------------------------------------------------------------------------------------------------ 1. reports
+
+
+def judge(state: SchedulerMachine, command: Command, said: StatusUpdate, reported: Collection[str]) -> StatusAnswer:
+    """Return the answer to a report; `reported` are the jobs that earlier reports of this poll have changed.
+
+    O(sources + outputs).
+    """
+    job, now, lease_seconds = state.jobs.get(said.name), command.appended_at, state.config.lease_seconds
+    if said.name in reported:
+        verdict, detail = Verdict.DUPLICATE, ""
+    elif job is None:
+        verdict, detail = Verdict.NOT_FOUND, ""
+    elif said.token < job.token:
+        verdict, detail = Verdict.STALE_TOKEN, f"token {said.token} is below the job's {job.token}"
+    elif said.token > command.index:
+        verdict, detail = Verdict.FUTURE_TOKEN, f"token {said.token} is above the log's index {command.index}"
+    elif not JobStatus.IN_PROGRESS <= said.status <= JobStatus.RELEASED:
+        verdict, detail = Verdict.BAD_STATUS, f"a worker may not send the status {said.status}"
+    elif job.status is not JobStatus.IN_PROGRESS:
+        verdict, detail = Verdict.WRONG_STATE, "the job is not assigned"
+    else:
+        verdict, detail = _judge_results(state, job.plan, said)
+        until = now + lease_seconds if said.status == JobStatus.IN_PROGRESS else None
+        return StatusAnswer(said.name, verdict, until, detail)
+    is_leased = job is not None and job.status is JobStatus.IN_PROGRESS
+    return StatusAnswer(said.name, verdict, min(job.lease_expires_at, now + lease_seconds)
+                        if job is not None and is_leased else None, detail)
+
+
+def _frees_slot(said: StatusUpdate, answer: StatusAnswer) -> bool:
+    """Return whether the answer stops a job that occupies a slot of the worker.
+
+    The worker's capacity already has the slot of a job that it reports as ended, so a SUCCESS for an unknown job frees
+    none.
+    """
+    return (answer.verdict not in TAKES_EFFECT and answer.verdict is not Verdict.DUPLICATE
+            and said.status not in (JobStatus.SUCCESS, JobStatus.FAILED, JobStatus.RELEASED))
+
+
+def _judge_results(state: SchedulerMachine, plan: JobPlan, said: StatusUpdate) -> tuple[Verdict, str]:
+    results = said.compacted_blocks
+    if said.status != JobStatus.SUCCESS:
+        return Verdict.ACCEPTED, ""
+    if results is None:
+        return Verdict.BAD_RESULT, "no results were given; send compacted_blocks with SUCCESS"
+    problem = _problem(state, plan, results)
+    if problem is not None:
+        return Verdict.BAD_RESULT, problem
+    if len(state.index.find(plan.tenant, plan.shard, results.source_blocks)) < len(results.source_blocks):
+        return Verdict.SOURCES_GONE, ""
+    return Verdict.ACCEPTED, ""
+
+
+def _problem(state: SchedulerMachine, plan: JobPlan, results: CompactedBlocks) -> str | None:
+    """Return why the results do not fit the job, or `None` if they do."""
+    tenant, shard, level = plan.tenant, plan.shard, plan.compaction_level + 1
+    sources, blocks = results.source_blocks, results.new_blocks
+    if results.tenant != tenant or results.shard != shard:
+        return (f"results are for tenant {results.tenant!r} and shard {results.shard}, the job is for {tenant!r} and "
+                f"{shard}")
+    strange = set(sources) - set(plan.source_blocks)
+    if strange:
+        return f"{len(strange)} sources are not the job's, the first is {min(strange)!r}"
+    if len(set(sources)) != len(sources):
+        return "a source is named twice"
+    if (results.no_output is None) != bool(blocks):
+        return f"{len(blocks)} new blocks and no_output {results.no_output}; give one of the two"
+    if blocks and not sources:
+        return f"{len(blocks)} new blocks were made of no sources"
+    if len({(block.tenant, block.id) for block in blocks}) != len(blocks):
+        return f"a block is named twice among {len(blocks)} new ones"
+    for block in blocks:
+        if block.level != level or block.shard != shard:
+            return (f"new block {block.id!r} has level {block.level} and shard {block.shard}; the job's outputs have "
+                    f"{level} and {shard}")
+        if block.tenant != tenant and tenant != ANONYMOUS_TENANT:
+            return f"new block {block.id!r} is of tenant {block.tenant!r}, the job's is {tenant!r}"
+        if state.tombstones.covers(block):
+            return f"new block {block.id!r} has a tombstone, so its object will be deleted; write blocks with new ids"
+    return None
+
+
 # -------------------------------------------------------------------------------------------------- 2. assignments
 
 
-def _choose(policy: AssignmentPolicy, state: SchedulerState, capacity: int, now: float,
+def _choose(policy: AssignmentPolicy | None, state: SchedulerMachine, capacity: int, now: float,
             touched: set[str]) -> JobChoice:
     jobs, config = state.jobs, state.config
-    if type(policy) is ByPriority and not policy.higher_level_share:
-        # As `policy.choose` with an unlimited window, without the cost of a view.
+    if policy is None:
+        # As `ByPriority` with an unlimited window, without the cost of a view.
         names = tuple(job.name for job in islice(jobs.assignable(now, touched), capacity))
         return JobChoice(names, BY_AGE if names else _view(jobs, config, capacity, ()).why_nothing())
     window = max(capacity, getattr(policy, "window", WINDOW))

@@ -94,17 +94,14 @@ class Scheduler(Closing):
         self.last_error: CompactlibError | None = None
         self.failures: int = 0
         with closed_on_failure(log):
-            self._restore()
+            snapshot = None if snapshots is None else snapshots.load()
+            if snapshot is not None:
+                self._machine.load(snapshot.data)
+                self._note_snapshot(snapshot.index, snapshot.data)
             log.start(self._machine)
             with suppress(NotLeader, NoAnswer):
                 # If another node leads, the settings are proposed with the first command after this node leads.
                 self._propose_settings()
-
-    def _restore(self) -> None:
-        snapshot = None if self._snapshots is None else self._snapshots.load()
-        if snapshot is not None:
-            self._machine.load(snapshot.data)
-            self._note_snapshot(snapshot.index, snapshot.data)
 
     def _note_snapshot(self, index: int, data: bytes) -> None:
         self._snapshot_index, self._due_at = index, index + max(self._every, len(data) // _BYTES_A_COMMAND)

@@ -11,7 +11,7 @@ will be deleted.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import takewhile
 
@@ -47,8 +47,7 @@ class Tombstones:
         self._delay = cleanup_delay_seconds
         self._entries: OrderedDict[str, TombstoneEntry] = OrderedDict()  # by arrival
         self._due: SortedList[tuple[float, str]] = SortedList()
-        # The number of tombstones of a block: two, if two late workers wrote the same outputs.
-        self._blocks: dict[tuple[str, int], Counter[str]] = {}
+        self._blocks: dict[tuple[str, int], set[str]] = {}  # no block is in two tombstones, since each was in the index
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -70,9 +69,8 @@ class Tombstones:
         tombstone = entry.tombstone
         self._entries[tombstone.name] = entry
         self._due.add((self._due_at(entry), tombstone.name))
-        place = tombstone.tenant, tombstone.shard
         if tombstone.blocks:
-            self._blocks.setdefault(place, Counter()).update(set(tombstone.blocks))
+            self._blocks.setdefault((tombstone.tenant, tombstone.shard), set()).update(tombstone.blocks)
 
     def covers(self, block: BlockMeta) -> bool:
         """Return whether a tombstone has the id of the block. O(1)."""
@@ -103,12 +101,8 @@ class Tombstones:
         self._due.remove((self._due_at(entry), name))
         place = entry.tombstone.tenant, entry.tombstone.shard
         if entry.tombstone.blocks:
-            named = self._blocks[place]
-            for block_id in set(entry.tombstone.blocks):
-                named[block_id] -= 1
-                if not named[block_id]:
-                    del named[block_id]
-            if not named:
+            self._blocks[place].difference_update(entry.tombstone.blocks)
+            if not self._blocks[place]:
                 del self._blocks[place]
 
     def drop_oldest(self) -> Tombstone:

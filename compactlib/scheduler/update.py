@@ -6,13 +6,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import attrs
 
 from compactlib.codec import JsonCodec
-from compactlib.report import Printed
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.errors import PollAgain
 from compactlib.scheduler.values import BlockMeta, JobPlan, PollResponse, StatusUpdate
@@ -33,9 +31,9 @@ class JobAsSeen:
     lease_expires_at: float = 0.0
 
 
-@attrs.frozen(kw_only=True, repr=False)
-class PlanUpdate(Printed):
-    """The changes of a poll: made by `prepare`, carried out by `apply`. Prints itself as a table.
+@attrs.frozen(kw_only=True)
+class PlanUpdate:
+    """The changes of a poll: made by `prepare`, carried out by `apply`.
 
     Attributes:
         term: the term of the command that prepared it; refused in another term.
@@ -66,19 +64,6 @@ class PlanUpdate(Printed):
         """Whether it changes nothing, so that it need not be replicated."""
         return not (self.has_effect or self.evicted or self.created or self.assigned or self.excluded or self.cleaned
                     or self.leased)
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """Return a row for each change, with `do` and `job`."""
-        parts = [("take a report on", [said.name for said in self.reports]),
-                 ("evict", [job.name for job in self.evicted]), ("queue", [plan.name for plan in self.created]),
-                 ("assign", [job.name for job in self.assigned]), ("exclude", self.excluded),
-                 ("clean up", self.leased), ("forget", self.cleaned)]
-        return [{"do": what, "job": name} for what, names in parts for name in names]
-
-    def _summary(self) -> str:
-        counts = Counter(row["do"] for row in self.to_dicts())
-        done = ", ".join(f"{count} {what}" for what, count in counts.items()) or f"nothing to do; {self.why}"
-        return f"term {self.term}: {done}"
 
 
 @attrs.frozen

@@ -215,14 +215,12 @@ class QuarantinedJob:
         reason: the quarantine's reason.
         failures: the number of its failures.
         since: time of the command that moved it here, seconds.
-        orphans: blocks of late workers without an owner.
     """
 
     plan: JobPlan
     reason: str
     failures: int
     since: float
-    orphans: tuple[BlockMeta, ...] = ()
 
 
 # ------------------------------------------------------------------------------------------------------------- polls
@@ -277,9 +275,9 @@ class Verdict(enum.Enum):
     WRONG_STATE = "wrong state"
     """The job is not assigned. Final."""
     BAD_RESULT = "bad result"
-    """The results do not fit the plan: a failure of the job, and the outputs are deleted. Final."""
+    """The results do not fit the plan: a failure of the job; a sweep removes the outputs. Final."""
     SOURCES_GONE = "sources gone"
-    """Sources were deleted while the job ran: the outputs are deleted, the rest is queued again. Final."""
+    """Sources were deleted while the job ran: the rest is queued again; a sweep removes the outputs. Final."""
     DUPLICATE = "duplicate"
     """An earlier update of this request is about the same job, and its answer holds. Nothing changed."""
 

@@ -15,26 +15,18 @@ from typing import TYPE_CHECKING
 from compactlib._lazy import offer
 
 if TYPE_CHECKING:
-    from compactlib.spark.blocks import (
-        BlockFolder as BlockFolder,
-        MergeBlocks as MergeBlocks,
-        MergeOptions as MergeOptions,
-    )
+    from compactlib.spark.blocks import BlockFolder as BlockFolder, MergeBlocks as MergeBlocks
     from compactlib.spark.executor import NotVisible as NotVisible, SparkExecutor as SparkExecutor
     from compactlib.spark.jobs import require_spark as require_spark
     from compactlib.spark.session import register as register, ship_library as ship_library
     from compactlib.spark.staging_merge import StagingMerge as StagingMerge
-    from compactlib.spark.stores import (
-        HeldFence as HeldFence,
-        compact_on_workers as compact_on_workers,
-        plan_many as plan_many,
-    )
+    from compactlib.spark.stores import compact_on_workers as compact_on_workers, plan_many as plan_many
 else:
     offer(__name__, {
-        "compactlib.spark.blocks": "BlockFolder MergeBlocks MergeOptions",
+        "compactlib.spark.blocks": "BlockFolder MergeBlocks",
         "compactlib.spark.executor": "NotVisible SparkExecutor",
         "compactlib.spark.jobs": "require_spark",
         "compactlib.spark.session": "register ship_library",
         "compactlib.spark.staging_merge": "StagingMerge",
-        "compactlib.spark.stores": "HeldFence compact_on_workers plan_many",
+        "compactlib.spark.stores": "compact_on_workers plan_many",
     })

@@ -18,13 +18,8 @@ from pyspark import TaskContext
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput
 from compactlib.objects import Digest, ObjectExists, ObjectStore
 
-WRITTEN_DDL: Final = ("number bigint, rows bigint, size_bytes bigint, digest string, stored string, begin double, "
-                      "end double")
-"""The columns that describe a written block.
-
-`digest` is of the bytes written, `stored` of the object as read back. `begin` and `end` are the oldest and the newest
-time, in seconds since the epoch.
-"""
+WRITTEN_DDL: Final = "number bigint, rows bigint, size_bytes bigint, begin double, end double"
+"""The columns that describe a written block; `begin` and `end`: its oldest and newest time, seconds since the epoch."""
 
 Share: TypeAlias = tuple[str, int, int, int]
 """A share of a block's row groups to read: the block's key and size, the share's number, the number of shares."""
@@ -69,7 +64,8 @@ class ObjectFile(io.RawIOBase):
 def open_block(objects: ObjectStore, key: str, size_bytes: int) -> parquet.ParquetFile:
     """Open a block and read its footer. Raises `CorruptData` if it is no Parquet file, and the store's errors."""
     try:
-        return parquet.ParquetFile(pa.PythonFile(ObjectFile(objects, key, size_bytes), mode="r"), pre_buffer=True)
+        return parquet.ParquetFile(pa.PythonFile(ObjectFile(objects, key, size_bytes), mode="r"), pre_buffer=True,
+                                   page_checksum_verification=True)
     except CompactlibError:
         raise
     except (pa.ArrowException, OSError) as error:
@@ -132,6 +128,7 @@ def read_blocks(open_objects: Callable[[], ObjectStore], schema: pa.Schema, part
     """Read the columns of `schema` of the numbered parts, a row group at a time; for `DataFrame.mapInArrow`.
 
     Raises:
+        CorruptData: a page is damaged.
         InvalidInput: Spark has no such value.
     """
     with open_objects() as objects:
@@ -142,7 +139,8 @@ def read_blocks(open_objects: Callable[[], ObjectStore], schema: pa.Schema, part
                 for number in range(groups * share // count, groups * (share + 1) // count):
                     group = file.metadata.row_group(number)
                     rows = _BATCH_BYTES * group.num_rows // max(1, group.total_byte_size)
-                    for batch in file.iter_batches(min(_BATCH_ROWS, max(1, rows)), [number], schema.names, False):
+                    found = file.iter_batches(min(_BATCH_ROWS, max(1, rows)), [number], schema.names, False)
+                    for batch in _sound(found, key):
                         try:
                             yield batch.select(schema.names).cast(schema)
                         except pa.ArrowInvalid as error:
@@ -150,24 +148,37 @@ def read_blocks(open_objects: Callable[[], ObjectStore], schema: pa.Schema, part
                                                f"9999: write finer times as whole numbers") from error
 
 
+def _sound(batches: Iterator[Any], key: str) -> Iterator[Any]:
+    """Yield the batches of a block. Raises `CorruptData` if its pages cannot be read, and the store's errors."""
+    try:
+        yield from batches
+    except CompactlibError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptData(path=key, offset=0, expected="sound pages", found=" ".join(str(error).split())) from error
+
+
 def write_blocks(open_objects: Callable[[], ObjectStore], keys: Sequence[str], schema: pa.Schema,
                  time_column: str | None, span: _Span, batches: Iterable[Any]) -> Iterator[Any]:
     """Write a Spark partition that has rows to an object; for `DataFrame.mapInArrow`. Yield a row of `WRITTEN_DDL`.
 
     The rows go to a local temporary file first; one row group is in memory. The object is created in one request, then
-    read back for its digest. An object that exists is kept: a repeated attempt writes the same bytes.
+    read back and compared. An object that exists is kept: a repeated attempt writes the same bytes.
 
     Args:
         keys: the object of each partition.
-        time_column: see `MergeOptions`.
+        time_column: see `MergeBlocks`.
         span: the times of the sources, which a row without a time may have.
+
+    Raises:
+        CorruptData: the object has other bytes than those written.
     """
     task = TaskContext.get()
     assert task is not None
     number = task.partitionId()
     times: set[float | None] = set(span if time_column is None else ())
     with tempfile.TemporaryFile(prefix="compactlib-block-") as out:
-        with parquet.ParquetWriter(out, schema, compression="zstd") as writer:
+        with parquet.ParquetWriter(out, schema, compression="zstd", write_page_checksum=True) as writer:
             for table in _row_groups(batches, schema):
                 writer.write_table(table.combine_chunks(), row_group_size=_GROUP_ROWS)
                 if time_column is not None:
@@ -182,9 +193,12 @@ def write_blocks(open_objects: Callable[[], ObjectStore], keys: Sequence[str], s
                     objects.create(keys[number], data)
                 # The sources are deleted in favour of this object, so its stored bytes are checked.
                 stored = Digest.of_parts(_parts_of(objects, keys[number]))
+                if stored != digest:
+                    raise CorruptData(path=keys[number], offset=0, found=f"the digest {stored.hex}",
+                                      expected=f"the digest {digest.hex}, as written")
             known = [time for time in times if time is not None]
             yield pa.RecordBatch.from_pylist([{
-                "number": number, "rows": rows, "size_bytes": len(mapped), "digest": digest.hex, "stored": stored.hex,
+                "number": number, "rows": rows, "size_bytes": len(mapped),
                 "begin": None if None in times else min(known), "end": None if None in times else max(known)}])
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
@@ -30,11 +31,12 @@ from compactlib.spark.jobs import require_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 _SAMPLES_PER_BLOCK = 200
 _SHARE_BYTES = 128 << 20
 """About how many bytes a Spark task reads."""
+_DAMAGE = re.compile(r"corrupt data in (.+?) at offset 0: expected (.+?), found (.+?); restore the file")
 
 
 @attrs.frozen
@@ -98,11 +100,18 @@ class BlockFolder:
             return len(old)
 
 
-@attrs.frozen(kw_only=True)
-class MergeOptions:
-    """How blocks are merged.
+@attrs.frozen(eq=False)
+class MergeBlocks:
+    """An `Execute` for jobs whose sources are Parquet blocks. Any thread may call it.
+
+    Output columns have types of Spark: an unsigned number as the next larger signed type, a timestamp in
+    microseconds, a dictionary as its values. Workers must be able to import the library (`ship_library`). Every commit
+    goes through the fence, under the job's name.
 
     Attributes:
+        spark: the session.
+        folder: the blocks.
+        fence: refuses the commit of a late worker.
         sort_by: the columns to sort by, ascending, nulls first; at least one.
         target_bytes: the approximate largest size of an output, in bytes of the sources; `None` for one output. Rows
             with equal keys share an output, even above this size. An output is put in one request, at most 5 GB on S3.
@@ -112,29 +121,17 @@ class MergeOptions:
             of a source are not known.
     """
 
-    sort_by: tuple[str, ...]
-    target_bytes: int | None = attrs.field(default=None, validator=is_whole(1, or_none=True))
-    time_column: str | None = None
+    spark: SparkSession
+    folder: BlockFolder
+    fence: Fence
+    sort_by: tuple[str, ...] = attrs.field(kw_only=True)
+    target_bytes: int | None = attrs.field(default=None, kw_only=True, validator=is_whole(1, or_none=True))
+    time_column: str | None = attrs.field(default=None, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
+        require_spark("merging blocks")
         if not self.sort_by:
             raise InvalidInput("sort_by is empty; name at least one column")
-
-
-class MergeBlocks:
-    """An `Execute` for jobs whose sources are Parquet blocks. Any thread may call it.
-
-    Output columns have types of Spark: an unsigned number as the next larger signed type, a timestamp in
-    microseconds, a dictionary as its values. Workers must be able to import the library (`ship_library`). Every commit
-    goes through the fence, under the job's name.
-    """
-
-    def __init__(self, spark: SparkSession, folder: BlockFolder, fence: Fence, options: MergeOptions) -> None:
-        require_spark("merging blocks")
-        self._spark: SparkSession = spark
-        self._folder = folder
-        self._fence = fence
-        self._options = options
 
     def __call__(self, job: RunningJob) -> CompactedBlocks:
         """Merge the job's sources.
@@ -143,25 +140,25 @@ class MergeBlocks:
             FencedOff: the job went to another worker.
             JobLost: the same, found by the worker's own check.
             InvalidInput: the sources' columns differ, or a key is not among them.
-            CorruptData: a source is damaged, or rows were lost on the way.
+            CorruptData: a source or an output is damaged, or rows were lost on the way.
             ObjectStoreFailed, StorageError: the object store cannot be reached, or the disk failed.
             OutcomeUnknown: it is not known whether the fence committed the list of blocks.
             Exception: an error of Spark, with the worker's error as its text; for example `InvalidInput` for a time
                 finer than microseconds.
         """
         plan = job.plan
-        self._fence.admit(plan.name, job.token)
+        self.fence.admit(plan.name, job.token)
         sources: dict[str, ObjectInfo] = {}
-        with self._folder.open_objects() as objects:
+        with self.folder.open_objects() as objects:
             for name in plan.source_blocks:
                 with contextlib.suppress(ObjectNotFound):
-                    sources[name] = objects.info(self._folder.key_of(plan.tenant, plan.shard, name))
+                    sources[name] = objects.info(self.folder.key_of(plan.tenant, plan.shard, name))
             done = partial(CompactedBlocks, tenant=plan.tenant, shard=plan.shard, source_blocks=tuple(sources))
             if not sources:
                 return done(no_output=NoOutput.MISSING)
             known = [block for block in job.blocks if block.id in sources]
             schema, rows = _read_footers(objects, sources, {block.id: block.rows for block in known})
-        for column in (*self._options.sort_by, self._options.time_column):
+        for column in (*self.sort_by, self.time_column):
             if column is not None and column not in schema.names:
                 raise InvalidInput(f"the blocks have no column {column!r}; they have {_columns(schema)}")
         job.check()
@@ -175,7 +172,7 @@ class MergeBlocks:
         if not blocks:
             return done(no_output=NoOutput.EMPTY)
         job.check()
-        self._fence.commit(plan.name, job.token, json.dumps([block.id for block in blocks]).encode())
+        self.fence.commit(plan.name, job.token, json.dumps([block.id for block in blocks]).encode())
         return done(new_blocks=blocks)
 
     def _written(self, job: RunningJob, sources: Sequence[ObjectInfo], schema: pa.Schema, rows: int,
@@ -184,10 +181,10 @@ class MergeBlocks:
 
         from compactlib.spark.block_workers import WRITTEN_DDL, write_blocks
 
-        plan, options = job.plan, self._options
-        keys = [f.col(f"c{schema.names.index(name)}") for name in dict.fromkeys(options.sort_by)]
+        plan = job.plan
+        keys = [f.col(f"c{schema.names.index(name)}") for name in dict.fromkeys(self.sort_by)]
         size = sum(source.size_bytes for source in sources)
-        cuts = self._cuts(sources, schema, rows, -(-size // (options.target_bytes or size)))
+        cuts = self._cuts(sources, schema, rows, -(-size // (self.target_bytes or size)))
         frame = self._frame(sources, schema)
         first = f.struct(*(key.alias(f"c{place}") for place, key in enumerate(keys)))
         frame = frame.repartitionById(len(cuts) + 1, _part(first, cuts, 0)) if cuts else frame.coalesce(1)
@@ -196,17 +193,12 @@ class MergeBlocks:
                             else f.col(field.name) for field in frame.schema))
         ordered = frame.sortWithinPartitions(*(key.asc_nulls_first() for key in keys), rest)
         ids = [job.output_id(number=number) for number in range(len(cuts) + 1)]
-        outputs = tuple(self._folder.key_of(plan.tenant, plan.shard, each) for each in ids)
-        write = partial(write_blocks, self._folder.open_objects, outputs, schema, options.time_column, span)
-        written = sorted(ordered.mapInArrow(write, WRITTEN_DDL).collect())
-        for row in written:
-            if row.stored != row.digest:
-                raise CorruptData(path=outputs[row.number], offset=0, expected=f"the digest {row.digest}, as written",
-                                  found=f"the digest {row.stored}")
+        outputs = tuple(self.folder.key_of(plan.tenant, plan.shard, each) for each in ids)
+        write = partial(write_blocks, self.folder.open_objects, outputs, schema, self.time_column, span)
         return tuple(
             BlockMeta(id=ids[row.number], tenant=plan.tenant, shard=plan.shard, level=plan.compaction_level + 1,
                       min_time=row.begin, max_time=row.end, rows=row.rows, size_bytes=row.size_bytes)
-            for row in written)
+            for row in sorted(_collected(ordered.mapInArrow(write, WRITTEN_DDL))))
 
     def _frame(self, sources: Sequence[ObjectInfo], schema: pa.Schema) -> DataFrame:
         """Read columns of all sources, named `c0`, `c1`, ...: PySpark misreads names with dots."""
@@ -220,8 +212,8 @@ class MergeBlocks:
         count = max(1, sum(source.size_bytes for source in sources) // _SHARE_BYTES)
         parts = [shares[start::count] for start in range(min(count, len(shares)))]
         columns = pa.schema(field.with_name(f"c{place}") for place, field in enumerate(schema))
-        read = partial(read_blocks, self._folder.open_objects, schema, parts)
-        return self._spark.range(0, len(parts), 1, len(parts)).mapInArrow(
+        read = partial(read_blocks, self.folder.open_objects, schema, parts)
+        return self.spark.range(0, len(parts), 1, len(parts)).mapInArrow(
             read, from_arrow_schema(columns, prefer_timestamp_ntz=True))
 
     def _cuts(self, sources: Sequence[ObjectInfo], schema: pa.Schema, rows: int, count: int) -> list[Column]:
@@ -230,12 +222,12 @@ class MergeBlocks:
 
         if count < 2:
             return []
-        frame = self._frame(sources, schema.empty_table().select(dict.fromkeys(self._options.sort_by)).schema)
+        frame = self._frame(sources, schema.empty_table().select(dict.fromkeys(self.sort_by)).schema)
         every = max(1, rows // (_SAMPLES_PER_BLOCK * count))
         # Structs compare as rows are sorted: field by field, nulls first.
         sample = frame.where(f.pmod(f.xxhash64("*"), f.lit(every)) == 0).select(f.struct("*").alias("key"))
         ordered = [[bytes(value) if isinstance(value, bytearray) else value for value in row.key]
-                   for row in sample.orderBy("key").collect()]
+                   for row in _collected(sample.orderBy("key"))]
         fields: Any = sample.schema["key"].dataType
         # A key larger than a block gives a single cut. The smallest key gives no cut: the first block would be empty.
         chosen = groupby(key for key in (ordered[len(ordered) * number // count]
@@ -269,6 +261,20 @@ def _read_footers(objects: ObjectStore, sources: Mapping[str, ObjectInfo],
             raise InvalidInput(f"block {name!r} has the columns {_columns(schemas[name])}, block {first!r} has "
                                f"{_columns(schemas[first])}; blocks of one tenant and shard need the same columns")
     return pa.schema(map(carried_field, schemas[first])), total
+
+
+def _collected(frame: DataFrame) -> list[Row]:
+    """Return the rows. Raises a worker's `CorruptData`, of which Spark has only the text, and Spark's other errors."""
+    from pyspark.errors import PySparkException
+
+    try:
+        return frame.collect()
+    except PySparkException as error:
+        damage = _DAMAGE.search(str(error))
+        if damage is None:
+            raise
+        path, expected, found = damage.groups()
+        raise CorruptData(path=path, offset=0, expected=expected, found=found) from error
 
 
 def _part(key: Column, cuts: Sequence[Column], first: int) -> Column:

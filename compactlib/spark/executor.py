@@ -11,13 +11,14 @@ import contextlib
 import os
 import socket
 from collections.abc import Generator, Iterable, Sequence
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
 from compactlib.budget import Budget, BudgetLimits
-from compactlib.errors import BudgetSpent, CompactlibError, CorruptData, InvalidInput, NotFound
+from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, NotFound
 from compactlib.executors import CarriedEvents, attempt_task, checked_names, new_attempt_id, portable
 from compactlib.observer import Observer, Observers
 from compactlib.rewrite import Attempt, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
@@ -32,7 +33,7 @@ _Mark: TypeAlias = tuple[int, bytes]
 
 
 class NotVisible(NotFound):
-    """A file is missing, or has other content, on a worker or in this process: they do not share its file system.
+    """A file is missing, or has other content, on a worker: it does not share the file system of this process.
 
     Attributes:
         path: the file.
@@ -51,18 +52,14 @@ class SparkExecutor:
 
     Classes from a notebook are pickled by value, classes from a module by reference: the workers must have the module
     (see `ship_library`). Every worker and this process must reach the folders named in tasks under the same path. A
-    task fails with `NotVisible` before it begins if its `source_files` differ on the worker, and after it ended if this
-    process does not see the new files.
+    task fails with `NotVisible` before it begins if its `source_files` differ on the worker.
 
-    A run is several small jobs, two at a time, each of four Spark tasks for each slot of the session. The outcomes of a
-    job arrive when it ends. If the workers of a job die in every attempt, its tasks run again one by one, so that only
-    the task that kills its worker fails.
+    A run is several small jobs, two at a time, each of four Spark tasks for each slot of the session. The outcomes and
+    events of a job arrive when it ends. If the workers of a job die in every attempt, its tasks run again one by one,
+    so that only the task that kills its worker fails. An error that cannot be pickled becomes `TaskFailed`.
 
-    * **budget**: cancel ends the jobs; pause starts no further job. Tasks check the deadline by the workers' clocks. A
-      byte rate is divided among the session's slots. Under a total, tasks run in sequence, each with the
-      remaining bytes. The bytes that tasks report are charged, those of failed tasks too.
-    * **observer**: a task's counters and events arrive with its outcome; its written bytes are its progress.
-    * **errors** keep all their fields; an error that cannot be pickled becomes `TaskFailed` with its text.
+    A cancelled budget ends the jobs, a paused one starts no further job. A byte rate is divided among the session's
+    slots. Under a total, tasks run in sequence, each with the remaining bytes. Failed tasks are charged too.
 
     Args:
         tasks_per_partition: how many rewrite tasks share a Spark task, in sequence, >= 1. A Spark task costs 20 to
@@ -104,7 +101,7 @@ class SparkExecutor:
                    for name, task in islice(undone.items(), 1 if has_total else None)}
             limits = budget.remaining if has_total else budget.remaining.share(slots)
             with contextlib.closing(on_workers(
-                    self._spark, _Attempted(limits), now, slots=slots, together=self._tasks_per_partition,
+                    self._spark, partial(_attempted, limits), now, slots=slots, together=self._tasks_per_partition,
                     stop=lambda: budget.cancelled, pause=lambda: budget.paused)) as coming:
                 for name, found in coming:
                     del undone[name]
@@ -112,7 +109,7 @@ class SparkExecutor:
                     budget.charge(report.spent_bytes)
                     for event, fields in report.events:
                         observer.event(event, **fields)
-                    outcome = _checked_outcome(report)
+                    outcome = report.outcome
                     if isinstance(outcome, RewriteResult):
                         observer.event("progress", work=name, done=outcome.bytes_written,
                                        total=outcome.bytes_written, unit="bytes")
@@ -129,26 +126,20 @@ class _Report:
     """The outcome of an attempt, its spent bytes, and its events."""
 
     outcome: RewriteOutcome
-    host: str = ""
     spent_bytes: int = 0
     events: tuple[tuple[str, dict[str, Any]], ...] = ()
 
 
-@attrs.frozen
-class _Attempted:
+def _attempted(limits: BudgetLimits, given: tuple[RewriteTask, dict[str, _Mark | None]]) -> _Report:
     """Attempt a task on a worker, within the limits; refuse it if its source files are not those of the driver."""
-
-    limits: BudgetLimits
-
-    def __call__(self, given: tuple[RewriteTask, dict[str, _Mark | None]]) -> _Report:
-        task, marks = given
-        for path, mark in marks.items():
-            if mark is not None and mark != _mark(path):
-                return _Report(RewriteFailure(task.name, NotVisible(path, socket.gethostname())))
-        events = CarriedEvents(pickled)
-        attempt = Attempt(new_attempt_id(), Budget.from_limits(self.limits), events)
-        outcome = portable(attempt_task(task, attempt), pickled)
-        return _Report(outcome, socket.gethostname(), attempt.budget.spent_bytes, events.kept)
+    task, marks = given
+    for path, mark in marks.items():
+        if mark is not None and mark != _mark(path):
+            return _Report(RewriteFailure(task.name, NotVisible(path, socket.gethostname())))
+    events = CarriedEvents(pickled)
+    attempt = Attempt(new_attempt_id(), Budget.from_limits(limits), events)
+    outcome = portable(attempt_task(task, attempt), pickled)
+    return _Report(outcome, attempt.budget.spent_bytes, events.kept)
 
 
 def _mark(path: str) -> _Mark | None:
@@ -158,20 +149,3 @@ def _mark(path: str) -> _Mark | None:
             return os.fstat(file.fileno()).st_size, file.read(_MARK_BYTES)
     except OSError:
         return None
-
-
-def _checked_outcome(report: _Report) -> RewriteOutcome:
-    """Return an attempt's outcome, or a failure if this process does not see its files. Objects are not checked."""
-    outcome = report.outcome
-    for file in outcome.files if isinstance(outcome, RewriteResult) else ():
-        if "://" in file.path:
-            continue
-        try:
-            size = os.stat(file.path).st_size
-        except (OSError, ValueError):  # `ValueError`: an invalid file name
-            return RewriteFailure(outcome.task, NotVisible(file.path, report.host))
-        if size != file.size_bytes:
-            return RewriteFailure(outcome.task, CorruptData(
-                path=file.path, offset=min(size, file.size_bytes), found=f"{size} bytes",
-                expected=f"the {file.size_bytes} bytes that its attempt reported"))
-    return outcome

@@ -16,7 +16,6 @@ import pickle
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
@@ -76,8 +75,7 @@ def on_workers(spark: SparkSession, function: Callable[[Any], Any], pieces: Mapp
 
     If the call raised a `CompactlibError`, the value is that error. The value is a `TaskFailed` if the call raised
     another error, if the Spark job failed, or if the piece or its value cannot be pickled or loaded. Closing the
-    iterator cancels the jobs and waits until they have ended. A job has the caller's local properties and tags, such as
-    the scheduler pool.
+    iterator cancels the jobs and waits until they have ended.
 
     Args:
         function: picklable; called again for a piece whose worker died.
@@ -88,8 +86,6 @@ def on_workers(spark: SparkSession, function: Callable[[Any], Any], pieces: Mapp
         stop: called five times a second; once it returns true, the jobs and the iterator end.
         pause: called five times a second; while it returns true, no further job begins.
     """
-    from pyspark import inheritable_thread_target
-
     packed: dict[str, bytes] = {}
     for name, piece in pieces.items():
         try:
@@ -107,11 +103,7 @@ def on_workers(spark: SparkSession, function: Callable[[Any], Any], pieces: Mapp
                 while waiting and len(running) < _JOBS_AT_ONCE and not pause():
                     job = waiting.popleft()
                     parts = tuple([(name, packed[name]) for name in part] for part in job)
-                    run: Callable[[], dict[str, Any]] = partial(
-                        _collected, spark, _Partitions(function, parts, at_once), tag)
-                    with contextlib.suppress(Exception):  # a stopped session: the job raises a better error
-                        run = inheritable_thread_target(spark)(run)
-                    running[pool.submit(run)] = job
+                    running[pool.submit(_collected, spark, _Partitions(function, parts, at_once), tag)] = job
                 ended, _ = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
                 for future in ended:
                     job, raised = running.pop(future), future.exception()

@@ -82,7 +82,7 @@ def register(spark: SparkSession) -> None:
     """Register the formats `compactlib.raftlog` and `compactlib.blobstore` for `spark.read.format(...)` in a session.
 
     `docs/spark.md` lists their columns and options. A DataFrame keeps the plan of its first execution; after a
-    compaction it may fail with `Stale`. With `payload=false` and `damaged=column`, payloads are checked, not returned.
+    compaction it may fail with `Stale`.
     """
     require_spark("a data source of compactlib")
     from compactlib.spark.tables import BlobTable, LogTable

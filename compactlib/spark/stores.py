@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many stores: `plan_many` plans them in this process, `compact_on_workers` compacts each on a Spark worker.
 
-A store's own lock, and a fence that the workers reach, decide which process may change the store. Opening a store
-finishes or removes the leftovers of a worker that died.
+A store's own lock decides which process may change the store. Opening a store finishes or removes the leftovers of a
+worker that died.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeAlias
-
-import attrs
 
 from compactlib.budget import Budget, BudgetLimits
 from compactlib.clock import SystemClock
@@ -26,14 +24,10 @@ from compactlib.spark.jobs import on_workers, require_spark, slots_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from compactlib.contract import CommitFence, Compaction, Plan
-    from compactlib.fences import Fence
+    from compactlib.contract import Compaction, Plan
 
 OpenStore: TypeAlias = "Callable[[str], Compaction]"
 """Open the named store and take its lock. Picklable; runs on the workers. Must not create a store (`create=False`)."""
-
-OpenFence: TypeAlias = "Callable[[str], CommitFence]"
-"""Open the fence of the named store. Picklable; runs on the workers, which must all reach the fence's storage."""
 
 OUTCOME_DDL = ("store string, outcome string, reason string, bytes_written bigint, bytes_freed bigint, seconds double, "
                "error string")
@@ -75,7 +69,7 @@ def plan_many(names: Iterable[str], plan: Callable[[str], Plan], *, threads: int
 
 
 def compact_on_workers(spark: SparkSession, stores: Iterable[str], open_store: OpenStore, *, policy: Any = None,
-                       open_fence: OpenFence | None = None, limits: BudgetLimits | None = None,
+                       limits: BudgetLimits | None = None,
                        exists: Callable[[str], bool] = is_nonempty_path) -> DataFrame:
     """Compact each store on a Spark worker; return the outcomes as a DataFrame, after all Spark jobs have ended.
 
@@ -95,37 +89,18 @@ def compact_on_workers(spark: SparkSession, stores: Iterable[str], open_store: O
     """
     require_spark("compact_on_workers")
     names, slots = _listed_once(stores), slots_of(spark)
-    compact_one = _OneStore(open_store, policy, open_fence, BudgetLimits() if limits is None else limits, exists)
-    # Small tasks: a cluster that grows on demand grows by waiting tasks, and a killed worker repeats its whole task.
-    together = max(1, min(_MOST_STORES_IN_A_TASK, len(names) // (4 * slots)))
-    results = on_workers(spark, compact_one, dict(zip(names, names, strict=True)), slots=slots, together=together,
-                         at_once=_STORES_AT_ONCE)
-    rows = [(name, *(found if isinstance(found, tuple) else ("failed", str(found), 0, 0, 0.0, type(found).__name__)))
-            for name, found in results]
-    return spark.createDataFrame(sorted(rows), OUTCOME_DDL)
 
-
-@attrs.frozen
-class _OneStore:
-    """Open, compact and close a store on a worker; return the columns from `outcome` to `error`."""
-
-    open_store: OpenStore
-    policy: Any
-    open_fence: OpenFence | None
-    limits: BudgetLimits
-    exists: Callable[[str], bool]
-
-    def __call__(self, name: str) -> tuple[str, str, int, int | None, float, str | None]:
+    def compact_one(name: str) -> tuple[str, str, int, int | None, float, str | None]:
+        # On a worker: the columns from `outcome` to `error`.
         clock = SystemClock()
-        began, budget = clock.monotonic(), Budget.from_limits(self.limits)
+        began, budget = clock.monotonic(), Budget.from_limits(limits or BudgetLimits())
         kind, freed = None, None
         try:
-            if not self.exists(name):
+            if not exists(name):
                 raise NotFound(f"there is no store {name!r}; check the name, or create the store first; if names "
                                f"are not paths, give exists=, a function that returns whether the store exists")
-            fence = None if self.open_fence is None else self.open_fence(name)
-            with contextlib.closing(self.open_store(name)) as store:
-                report = store.compact(policy=self.policy, budget=budget, fence=fence)
+            with contextlib.closing(open_store(name)) as store:
+                report = store.compact(policy=policy, budget=budget)
             outcome, reason = ("skipped", report.why) if report.is_empty else ("done", repr(report))
             freed = getattr(report, "bytes_freed", None)
         except Exception as error:  # a host's own code may raise anything; the other stores continue
@@ -136,26 +111,13 @@ class _OneStore:
             outcome, reason, kind = ("skipped", str(own), None) if is_held else ("failed", str(own), type(own).__name__)
         return outcome, reason, budget.spent_bytes, freed, clock.monotonic() - began, kind
 
-
-@attrs.frozen
-class HeldFence:
-    """Admit the token to a `Fence` before each commit; a `CommitFence` for holders of a store's own lock.
-
-    The lock keeps the holder of a newer token out until the store is closed, so the fence need not guard a commit to
-    its end. Hence any `Fence` will do, such as `KVFence` and `ObjectFence`, which workers on any machine reach.
-
-    Attributes:
-        resource: the fence's name for the store.
-        token: the token of the driver, or of its job.
-    """
-
-    fence: Fence
-    resource: str
-    token: int
-
-    def guard(self) -> contextlib.AbstractContextManager[object]:
-        self.fence.admit(self.resource, self.token)
-        return contextlib.nullcontext()
+    # Small tasks: a cluster that grows on demand grows by waiting tasks, and a killed worker repeats its whole task.
+    together = max(1, min(_MOST_STORES_IN_A_TASK, len(names) // (4 * slots)))
+    results = on_workers(spark, compact_one, dict(zip(names, names, strict=True)), slots=slots, together=together,
+                         at_once=_STORES_AT_ONCE)
+    rows = [(name, *(found if isinstance(found, tuple) else ("failed", str(found), 0, 0, 0.0, type(found).__name__)))
+            for name, found in results]
+    return spark.createDataFrame(sorted(rows), OUTCOME_DDL)
 
 
 def _listed_once(names: Iterable[str]) -> list[str]:

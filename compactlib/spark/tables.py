@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import glob
 import json
-import math
 import os
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from itertools import repeat
 from typing import Any, ClassVar, TypeAlias
 
@@ -40,7 +39,7 @@ from compactlib.raftlog import (
 from compactlib.raftlog.errors import LiveIndexMissing
 
 Row: TypeAlias = tuple[Any, ...]
-"""Values of the columns between `store` and `payload`, then the payload, then the error of a damaged row or `None`."""
+"""Values of the columns between `store` and `payload`, then the payload."""
 
 MAX_INDEX = (1 << 64) - 1
 _MAX_BATCH_ROWS = 16_384
@@ -49,57 +48,34 @@ _ARROW = {"bigint": pa.int64(), "int": pa.int32(), "boolean": pa.bool_(), "binar
 _KINDS = {int(kind): kind.name.lower() for kind in RecordKind}
 
 
-_Option: TypeAlias = tuple[Any, Callable[[str], Any], str]
-"""An option of `spark.read`: its default, the parser of its text, and a description of its values for errors."""
-
-
-def _whole(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) > MAX_INDEX:
-        raise ValueError
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    if not math.isfinite(float(text)):
-        raise ValueError
-    return float(text)
-
-
-_AN_INDEX = "a log index, 0 to 2**64 - 1"
-_COMMON: dict[str, _Option] = {
-    "path": ("", str, ""), "paths": ([], json.loads, ""),
-    "payload": (True, lambda text: {"true": True, "false": False}[text.lower()], "true or false"),
-    "damaged": ("fail", lambda text: {"fail": "fail", "column": "column"}[text.lower()], "fail or column"),
-    "partition_bytes": (128 << 20, _whole, "a number of bytes"),
-}
-
-
 class _Table(DataSource, DataSourceReader):
     """A table in PySpark's interface. A subclass plans (`parts`) and reads (`rows`) a kind of store."""
 
     source: ClassVar[str]
     """The name for `spark.read.format`."""
-    known: ClassVar[Mapping[str, _Option]]
-    """The options of this table alone."""
+    numbers: ClassVar[Mapping[str, int]] = {"partition_bytes": 128 << 20}
+    """The options that are whole numbers, with their defaults."""
     own: ClassVar[tuple[tuple[str, str], ...]]
     """Names and Spark SQL types of the columns between `store` and `payload`."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        known = {**_COMMON, **self.known}
-        self.settings: dict[str, Any] = {name: default for name, (default, _, _) in known.items()}
-        for name, text in options.items():
-            if name.lower() not in known:
-                raise InvalidInput(f"unknown option {name!r}; this source has {', '.join(sorted(known))}")
-            _, read, takes = known[name.lower()]
-            try:
-                self.settings[name.lower()] = read(text)
-            except (KeyError, ValueError) as error:
-                raise InvalidInput(f"option {name!r} is {text!r:.400}; it takes {takes}") from error
-        self._reads = self.settings["payload"] or self.settings["damaged"] == "column"
-        self._columns = (("store", "string"), *self.own, *([("payload", "binary")] if self.settings["payload"] else []),
-                         *([("error", "string")] if self.settings["damaged"] == "column" else []))
-        if not self.settings["path"] and not self.settings["paths"]:
+        given = {name.lower(): text for name, text in options.items()}
+        known = {"path", "paths", "payload", *self.numbers}
+        if strange := given.keys() - known:
+            raise InvalidInput(f"unknown option {min(strange)!r}; this source has {', '.join(sorted(known))}")
+        if (payload := given.get("payload", "true").lower()) not in ("true", "false"):
+            raise InvalidInput(f"option 'payload' is {payload!r:.400}; it takes true or false")
+        self._payloads = payload == "true"
+        self.settings: dict[str, int] = {**self.numbers}
+        for name in self.numbers.keys() & given.keys():
+            text = given[name]
+            if not (text.isascii() and text.isdigit()) or int(text) > MAX_INDEX:
+                raise InvalidInput(f"option {name!r} is {text!r:.400}; it takes a whole number, 0 to 2**64 - 1")
+            self.settings[name] = int(text)
+        self._columns = (("store", "string"), *self.own, *([("payload", "binary")] if self._payloads else []))
+        self._stores: list[str] = [*filter(None, [given.get("path")]), *json.loads(given.get("paths", "[]"))]
+        if not self._stores:
             raise InvalidInput("no store is named; give a folder, a list of folders or a pattern: "
                                "spark.read.format(...).load(folder)")
 
@@ -111,11 +87,6 @@ class _Table(DataSource, DataSourceReader):
         return ", ".join(f"{name} {kind}" for name, kind in self._columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return this reader; refuse a `.schema(...)` other than the table's own."""
-        given = tuple((field.name, field.dataType.simpleString()) for field in schema.fields)
-        if given != self._columns:
-            raise InvalidInput(f"this source has the columns {self._columns}, found {given}; leave .schema() out, and "
-                               "cast or select afterwards")
         return self
 
     def partitions(self) -> list[InputPartition]:
@@ -136,7 +107,7 @@ class _Table(DataSource, DataSourceReader):
             batch: list[Row] = []
             held = 0
             for row in self.rows(part):
-                size = len(row[-2] or b"")
+                size = len(row[-1] or b"")
                 if batch and (len(batch) == _MAX_BATCH_ROWS or held + size > _MAX_BATCH_BYTES):
                     yield self._batch(part.folder, batch)
                     batch, held = [], 0
@@ -155,7 +126,7 @@ class _Table(DataSource, DataSourceReader):
 
     def _folders(self) -> list[str]:
         found: list[str] = []
-        for given in [*([self.settings["path"]] if self.settings["path"] else []), *self.settings["paths"]]:
+        for given in self._stores:
             path = local_path(given)
             matching = sorted(glob.glob(path)) if glob.has_magic(path) and not os.path.exists(path) else [path]
             if not matching:
@@ -164,12 +135,8 @@ class _Table(DataSource, DataSourceReader):
         return found
 
     def _batch(self, folder: str, rows: list[Row]) -> pa.RecordBatch:
-        names = (*(name for name, _ in self.own), "payload", "error")
+        names = (*(name for name, _ in self.own), "payload")
         columns: dict[str, Any] = dict(zip(names, zip(*rows, strict=True), strict=True))
-        damage = next((error for error in columns["error"] if error is not None), None)
-        if damage is not None and self.settings["damaged"] == "fail":
-            raise damage
-        columns["error"] = [None if error is None else str(error) for error in columns["error"]]
         columns["store"] = [folder] * len(rows)
         arrays: dict[str, pa.Array[Any]] = {}
         for name, kind in self._columns:
@@ -216,7 +183,7 @@ class LogTable(_Table):
     """The entries of a raft log; see `register`."""
 
     source = "compactlib.raftlog"
-    known: ClassVar[Mapping[str, _Option]] = {"first": (0, _whole, _AN_INDEX), "last": (MAX_INDEX, _whole, _AN_INDEX)}
+    numbers: ClassVar[Mapping[str, int]] = {**_Table.numbers, "first": 0, "last": MAX_INDEX}
     own: ClassVar[tuple[tuple[str, str], ...]] = (
         ("segment", "bigint"), ("index", "bigint"), ("term", "bigint"), ("offset", "bigint"), ("length", "bigint"),
         ("live", "boolean"))
@@ -232,23 +199,24 @@ class LogTable(_Table):
             held = IndexSet().union(*(IndexSet.range(ref.first, ref.last) for ref in refs), log.unflushed)
             if lost := state.live.between(first, last) - held:
                 raise _missing(f"{len(lost)} live indexes of {folder} are in no segment", lost)
-            planned = [(ref.number, IndexSet.range(max(ref.first, first), min(ref.last, last))) for ref in refs
-                       if max(ref.first, first) <= min(ref.last, last)]
+            planned: list[tuple[int | None, IndexSet]] = [
+                (ref.number, IndexSet.range(max(ref.first, first), min(ref.last, last))) for ref in refs
+                if max(ref.first, first) <= min(ref.last, last)]
+            if unflushed := log.unflushed.between(first, last):
+                planned.append((None, unflushed))
             found: list[_LogPart] = []
             for number, indexes in planned:
-                file = os.stat(log.path_of(number))
-                found.append(self._part(log, state, indexes, folder=folder, number=number, inode=file.st_ino,
-                                        newest=number == refs[-1].number, size_bytes=file.st_size))
-            if unflushed := log.unflushed.between(first, last):
-                # Reading an entry of the write-ahead log reads the whole file, so its entries share a partition.
-                found.append(self._part(log, state, unflushed, folder=folder, number=None, inode=0, newest=True,
-                                        size_bytes=self.settings["partition_bytes"]))
+                file = None if number is None else os.stat(log.path_of(number))
+                newest = number is None or number == refs[-1].number
+                [answer] = log.read_many([indexes.last]) if newest else [None]
+                found.append(_LogPart(
+                    folder=folder, number=number, indexes=indexes, newest=newest,
+                    last_term=answer.term if isinstance(answer, Entry) else None,
+                    inode=0 if file is None else file.st_ino,
+                    # Reading an entry of the write-ahead log reads the whole file, so its entries share a partition.
+                    size_bytes=self.settings["partition_bytes"] if file is None else file.st_size,
+                    snapshot=attrs.evolve(state, live=state.live.between(indexes.first, indexes.last))))
         return found
-
-    def _part(self, log: LogReader, state: SnapshotMeta, indexes: IndexSet, *, newest: bool, **named: Any) -> _LogPart:
-        [answer] = log.read_many([indexes.last]) if newest else [None]
-        return _LogPart(indexes=indexes, newest=newest, last_term=answer.term if isinstance(answer, Entry) else None,
-                        snapshot=attrs.evolve(state, live=state.live.between(indexes.first, indexes.last)), **named)
 
     def rows(self, part: _LogPart) -> Iterator[Row]:
         return self._unflushed(part) if part.number is None else self._stored(part, part.number)
@@ -277,12 +245,13 @@ class LogTable(_Table):
                     raise part.stale()
                 raise _missing(f"segment {number} does not hold {len(missing)} entries from {first} to {last} that "
                                "are live", missing)
-            answers = reader.answers_at(positions) if self._reads else repeat(None)
+            answers = reader.answers_at(positions) if self._payloads else repeat(None)
             # As many rows as the index has.
             for at, term, offset, length, answer in zip(indexes, terms, offsets, lengths, answers, strict=False):
+                if isinstance(answer, DamagedEntry):
+                    raise answer.error
                 yield (number, at, term, offset, length, at > state.index or state.live.holds(at),
-                       answer.payload if isinstance(answer, Entry) else None,
-                       answer.error if isinstance(answer, DamagedEntry) else None)
+                       answer.payload if isinstance(answer, Entry) else None)
 
     def _unflushed(self, part: _LogPart) -> Iterator[Row]:
         state = part.snapshot
@@ -297,7 +266,7 @@ class LogTable(_Table):
                     # Truncated, or dead by a newer snapshot, since the plan.
                     raise part.stale()
                 yield (None, answer.index, answer.term, None, len(answer.payload),
-                       answer.index > state.index or state.live.holds(answer.index), answer.payload, None)
+                       answer.index > state.index or state.live.holds(answer.index), answer.payload)
 
 
 def _missing(what: str, lost: IndexSet) -> LiveIndexMissing:
@@ -312,7 +281,6 @@ class BlobTable(_Table):
     """The records of a blob store; see `register`. The plan marks each record that a compaction would keep as valid."""
 
     source = "compactlib.blobstore"
-    known: ClassVar[Mapping[str, _Option]] = {"now": (None, _seconds, "seconds since the epoch")}
     own: ClassVar[tuple[tuple[str, str], ...]] = (
         ("segment", "bigint"), ("generation", "bigint"), ("offset", "bigint"), ("size", "bigint"), ("length", "bigint"),
         ("id", "binary"), ("kind", "string"), ("sequence", "bigint"), ("op_time_ms", "bigint"),
@@ -320,15 +288,16 @@ class BlobTable(_Table):
         ("permanent", "boolean"), ("erased", "boolean"), ("valid", "boolean"))
 
     def parts(self, folder: str) -> list[SegmentRecords]:
-        now = SystemClock().now() if self.settings["now"] is None else self.settings["now"]
+        now = SystemClock().now()
         with BlobReader(folder) as reader:
-            if reader.damage and self.settings["damaged"] == "fail":
+            if reader.damage:
                 raise reader.damage[0]
             return list(reader.records(reference_time=now, now=now))
 
     def rows(self, part: SegmentRecords) -> Iterator[Row]:
-        for entry, valid, payload, error in part.read(payloads=self._reads):
+        for entry, valid, payload, error in part.read(payloads=self._payloads):
+            if error is not None:
+                raise error
             yield (*part.name, entry.offset, entry.size, entry.content_bytes, entry.id, _KINDS[entry.kind],
                    entry.sequence, entry.op_time_ms, None if entry.expires_ms < 0 else entry.expires_ms, entry.account,
-                   entry.container, entry.life_version, entry.is_permanent, entry.is_erased,
-                   valid, payload, error)
+                   entry.container, entry.life_version, entry.is_permanent, entry.is_erased, valid, payload)

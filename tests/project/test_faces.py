@@ -23,7 +23,7 @@ TOP = Path(compactlib.__path__[0])
 # inherit. A removed name lowers its face's bound. Names for authors of policies are in `policy` and `policies`.
 AT_MOST = {
     "compactlib.raftlog": 43, "compactlib.blobstore": 31, "compactlib.staging": 30, "compactlib.catalog": 42,
-    "compactlib.scheduler": 34, "compactlib.fences": 14, "compactlib.kv": 25, "compactlib.spark": 12,
+    "compactlib.scheduler": 34, "compactlib.fences": 14, "compactlib.kv": 25, "compactlib.spark": 10,
     "compactlib.commandlog": 9, "compactlib.lab": 19, "compactlib.testing": 37,
     "compactlib.objects": 16, "compactlib.executors": 17, "compactlib.files": 9,
 }

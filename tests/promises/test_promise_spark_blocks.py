@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from functools import partial
 from pathlib import Path
@@ -16,11 +17,12 @@ from pyspark.sql import SparkSession
 
 from compactlib.clock import ManualClock
 from compactlib.commandlog import KVLog
+from compactlib.errors import CorruptData
 from compactlib.fences import MemoryFence
 from compactlib.kv import MemoryStore
 from compactlib.objects import LocalObjects, ObjectRef
 from compactlib.scheduler import BlockMeta, LevelConfig, Scheduler, SchedulerConfig, Worker
-from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions
+from compactlib.spark import BlockFolder, MergeBlocks
 
 pytestmark = pytest.mark.spark
 
@@ -46,7 +48,7 @@ class Blocks:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
-    def merged(self, spark: SparkSession, names: list[str], options: MergeOptions,
+    def merged(self, spark: SparkSession, names: list[str], options: dict[str, Any],
                **told: Any) -> tuple[Scheduler, BaseException | None]:
         """Return the scheduler after a merge, a clean-up of leftovers, and retention of seven days; the first error."""
         clock = ManualClock(NOW)
@@ -58,7 +60,7 @@ class Blocks:
             for name in tombstone.blocks:
                 self.folder.delete(tombstone.tenant, tombstone.shard, name)
 
-        worker = Worker(scheduler, MergeBlocks(spark, self.folder, MemoryFence(), options), cleanup=cleanup,
+        worker = Worker(scheduler, MergeBlocks(spark, self.folder, MemoryFence(), **options), cleanup=cleanup,
                         clock=clock)
         error: BaseException | None = None
         for _ in range(6):
@@ -87,7 +89,7 @@ def test_a_merge_removes_no_source_with_0_rows_in_a_footer(spark: SparkSession, 
     blocks = Blocks.under(tmp_path)
     for name in ("b0", "b1"):
         shutil.copy(ODD, blocks.path_of(name))
-    scheduler, error = blocks.merged(spark, ["b0", "b1"], MergeOptions(sort_by=("id",)))
+    scheduler, error = blocks.merged(spark, ["b0", "b1"], {"sort_by": ("id",)})
     assert "6 rows in its row groups" in str(error)
     assert blocks.path_of("b0").read_bytes() == blocks.path_of("b1").read_bytes() == ODD.read_bytes()
     assert not scheduler.status()["tombstones"]
@@ -99,7 +101,7 @@ def test_a_merge_removes_no_source_when_metadata_is_wrong_as_well(spark: SparkSe
     blocks = Blocks.under(tmp_path)
     for name in ("b0", "b1"):
         shutil.copy(ODD, blocks.path_of(name))
-    _, error = blocks.merged(spark, ["b0", "b1"], MergeOptions(sort_by=("id",)), rows=rows)
+    _, error = blocks.merged(spark, ["b0", "b1"], {"sort_by": ("id",)}, rows=rows)
     assert "6 rows in its row groups" in str(error)
     assert blocks.path_of("b0").exists()
     assert blocks.path_of("b1").exists()
@@ -117,7 +119,7 @@ def test_a_merge_removes_no_source_with_0_rows_in_all_headers(spark: SparkSessio
         blocks.path_of(name).write_bytes(data)
         group = parquet.read_metadata(blocks.path_of(name)).row_group(0)
         assert (group.num_rows, group.column(0).num_values) == (0, 6)
-    _, error = blocks.merged(spark, ["b0", "b1"], MergeOptions(sort_by=("id",)))
+    _, error = blocks.merged(spark, ["b0", "b1"], {"sort_by": ("id",)})
     assert "6 values in column" in str(error)
     assert blocks.path_of("b0").exists()
     assert blocks.path_of("b1").exists()
@@ -128,7 +130,7 @@ def test_a_merge_removes_sources_that_it_saw_empty(spark: SparkSession, tmp_path
     none = pa.table({"id": pa.array([], pa.int64())})
     for name in ("b0", "b1"):
         parquet.write_table(none, blocks.path_of(name))
-    scheduler, error = blocks.merged(spark, ["b0", "b1"], MergeOptions(sort_by=("id",)))
+    scheduler, error = blocks.merged(spark, ["b0", "b1"], {"sort_by": ("id",)})
     assert error is None
     assert not known(scheduler)
     assert not blocks.path_of("b0").exists()
@@ -144,7 +146,7 @@ def test_rows_without_times_have_the_span_of_the_sources(spark: SparkSession, tm
     blocks = Blocks.under(tmp_path)
     for name in ("b0", "b1"):
         parquet.write_table(pa.table({"at": times, "v": pa.array(range(100))}), blocks.path_of(name))
-    scheduler, error = blocks.merged(spark, ["b0", "b1"], MergeOptions(sort_by=("v",), time_column="at"), **SPAN)
+    scheduler, error = blocks.merged(spark, ["b0", "b1"], {"sort_by": ("v",), "time_column": "at"}, **SPAN)
     assert error is None
     assert spans_of(scheduler) == [(NOW - 100.0, NOW + 400.0)]
     assert blocks.rows_of(scheduler) == 200
@@ -155,7 +157,7 @@ def test_rows_without_times_have_no_time_if_the_sources_have_none(spark: SparkSe
     times = pa.array([NOW] * 50 + [None] * 50, pa.float64())
     for name in ("b0", "b1"):
         parquet.write_table(pa.table({"at": times, "v": pa.array(range(100))}), blocks.path_of(name))
-    scheduler, error = blocks.merged(spark, ["b0", "b1"], MergeOptions(sort_by=("v",), time_column="at"))
+    scheduler, error = blocks.merged(spark, ["b0", "b1"], {"sort_by": ("v",), "time_column": "at"})
     assert error is None
     assert spans_of(scheduler) == [(None, None)]
     assert blocks.rows_of(scheduler) == 200
@@ -170,8 +172,8 @@ def test_a_service_without_times_outlives_retention(spark: SparkSession, tmp_pat
                       "v": pa.array([str(row * 7_919 % 1_000) * 5 for row in range(1_000)])})
     for name in ("b0", "b1"):
         parquet.write_table(table, blocks.path_of(name), compression="none")
-    options = MergeOptions(sort_by=("service",), time_column="at",
-                           target_bytes=blocks.path_of("b0").stat().st_size // 8)
+    options = {"sort_by": ("service",), "time_column": "at",
+                           "target_bytes": blocks.path_of("b0").stat().st_size // 8}
     scheduler, error = blocks.merged(spark, ["b0", "b1"], options, **SPAN)
     assert error is None
     spans = spans_of(scheduler)
@@ -186,7 +188,7 @@ def test_outputs_without_a_time_column_need_times_of_all_sources(spark: SparkSes
     blocks = Blocks.under(tmp_path)
     for name in ("b0", "b1"):
         parquet.write_table(pa.table({"v": pa.array(range(10))}), blocks.path_of(name))
-    scheduler, error = blocks.merged(spark, ["b0", "b1"], MergeOptions(sort_by=("v",)))
+    scheduler, error = blocks.merged(spark, ["b0", "b1"], {"sort_by": ("v",)})
     assert error is None
     assert spans_of(scheduler) == [(None, None)]
     assert blocks.rows_of(scheduler) == 20
@@ -209,8 +211,62 @@ def test_a_merge_removes_no_source_when_its_output_is_damaged(spark: SparkSessio
     table = pa.table({"id": pa.array(range(500), pa.int64())})
     for name in ("b0", "b1"):
         parquet.write_table(table, blocks.path_of(name))
-    scheduler, error = blocks.merged(spark, ["b0", "b1"], MergeOptions(sort_by=("id",)))
+    scheduler, error = blocks.merged(spark, ["b0", "b1"], {"sort_by": ("id",)})
     assert "as written, found the digest" in str(error)
     assert [block.id for block in known(scheduler)] == ["b0", "b1"]
     assert all(parquet.read_table(blocks.path_of(name)).num_rows == 500 for name in ("b0", "b1"))
     assert not scheduler.status()["tombstones"]
+
+
+@pytest.mark.parametrize("damage", ["pages", "bit"])
+def test_a_source_with_a_damaged_page_is_named(spark: SparkSession, tmp_path: Path, damage: str) -> None:
+    """A page that cannot be decompressed, and a flipped bit that only the checksum of its page shows."""
+    blocks, rng = Blocks.under(tmp_path), random.Random(1)
+    table = pa.table({"id": pa.array(range(2000), pa.int64()), "v": [rng.randbytes(50) for _ in range(2000)]})
+    for name in ("b0", "b1"):
+        parquet.write_table(table, blocks.path_of(name), use_dictionary=False, write_page_checksum=damage == "bit",
+                            compression="none" if damage == "bit" else "zstd")
+    data = bytearray(blocks.path_of("b1").read_bytes())
+    if damage == "bit":
+        data[data.index((321).to_bytes(8, "little"))] ^= 1
+    else:
+        data[len(data) // 3:len(data) // 3 + 512] = bytes(512)
+    blocks.path_of("b1").write_bytes(data)
+    scheduler, error = blocks.merged(spark, ["b0", "b1"], {"sort_by": ("id",)})
+    assert isinstance(error, CorruptData)
+    assert error.path.endswith("block-b1.parquet")
+    assert [block.id for block in known(scheduler)] == ["b0", "b1"]
+    assert not scheduler.status()["tombstones"]
+
+
+def test_a_merged_block_has_page_checksums(spark: SparkSession, tmp_path: Path) -> None:
+    blocks = Blocks.under(tmp_path)
+    for name in ("b0", "b1"):
+        parquet.write_table(pa.table({"id": range(100)}), blocks.path_of(name))
+    scheduler, error = blocks.merged(spark, ["b0", "b1"], {"sort_by": ("id",)})
+    assert error is None
+    (block,) = known(scheduler)
+    data = bytearray(blocks.path_of(block.id).read_bytes())
+    column = parquet.ParquetFile(pa.BufferReader(bytes(data))).metadata.row_group(0).column(0)
+    data[(column.dictionary_page_offset or column.data_page_offset) + column.total_compressed_size - 1] ^= 1
+    with pytest.raises(OSError, match="CRC checksum verification failed"):
+        parquet.read_table(pa.BufferReader(bytes(data)), page_checksum_verification=True)
+
+
+def test_odd_files_are_merged_with_all_their_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """Columns of nulls alone, with and without a type; a file without a row group; pages of a dictionary."""
+    blocks = Blocks.under(tmp_path)
+    columns: list[tuple[str, pa.DataType]] = [("id", pa.int64()), ("nothing", pa.null()), ("unknown", pa.string()),
+                                              ("word", pa.string())]
+    schema = pa.schema(columns)
+    rows = [{"id": number, "word": f"word {number % 3}"} for number in range(300)]
+    parquet.write_table(pa.Table.from_pylist(rows[::2], schema=schema), blocks.path_of("b0"), use_dictionary=True)
+    parquet.write_table(pa.Table.from_pylist(rows[1::2], schema=schema), blocks.path_of("b1"), use_dictionary=False,
+                        data_page_version="2.0")
+    parquet.ParquetWriter(blocks.path_of("b2"), schema).close()
+    assert parquet.read_metadata(blocks.path_of("b2")).num_row_groups == 0
+    scheduler, error = blocks.merged(spark, ["b0", "b1", "b2"], {"sort_by": ("id",)})
+    assert error is None
+    (block,) = known(scheduler)
+    assert parquet.read_table(blocks.path_of(block.id)).to_pylist() == [
+        {**row, "nothing": None, "unknown": None} for row in rows]

@@ -17,7 +17,7 @@ from compactlib.clock import ManualClock
 from compactlib.fences import MemoryFence
 from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.scheduler import JobPlan, RunningJob
-from compactlib.spark import MergeBlocks, MergeOptions, StagingMerge
+from compactlib.spark import MergeBlocks, StagingMerge
 from compactlib.staging import CommittedRanges, ParquetFormat, Record, SplitRule
 from compactlib.staging.values import Change
 from tests.spark.block_files import LocalBlocks
@@ -67,7 +67,7 @@ def merged_block(spark: SparkSession, folder: Path) -> list[str]:
     plan = JobPlan(name="the-job", tenant="acme", shard=3, compaction_level=0, source_blocks=SOURCES)
     clock = ManualClock(0.0)
     job = RunningJob(plan, 7, 100.0, budget=Budget(clock=clock), clock=clock)
-    (block,) = MergeBlocks(spark, blocks, MemoryFence(), MergeOptions(sort_by=("at",)))(job).new_blocks
+    (block,) = MergeBlocks(spark, blocks, MemoryFence(), sort_by=("at",))(job).new_blocks
     path = blocks.path_of("acme", 3, block.id)
     table = parquet.read_table(path, partitioning=None)
     assert len(table) == 50 * len(SOURCES)

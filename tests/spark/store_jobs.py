@@ -15,10 +15,7 @@ from typing import Any
 import attrs
 
 from compactlib.budget import Budget
-from compactlib.contract import CommitFence
 from compactlib.executors import Executor
-from compactlib.fences import FileFence, KVFence, TokenFence
-from compactlib.kv import SqliteStore
 from compactlib.raftlog import (
     LogCompactionReport,
     LogOptions,
@@ -28,7 +25,7 @@ from compactlib.raftlog import (
     SegmentLimits,
     SegmentLog,
 )
-from compactlib.spark import HeldFence, plan_many
+from compactlib.spark import plan_many
 from tests.raftlog.wrapped_files import WatchedFiles
 
 # Old names are kept for a run of any length: logs are compared file by file.
@@ -102,16 +99,6 @@ def open_mortal(folder: str, deaths: Mapping[str, int], notes: str) -> SegmentLo
                 os.kill(os.getpid(), signal.SIGKILL)
 
     return SegmentLog(folder, attrs.evolve(LIMITS, files=WatchedFiles(look)))
-
-
-def fence_of(folder: str, fences: str, token: int) -> CommitFence:
-    """The fence of one of these logs, for the processes of one machine. Runs on a worker."""
-    return TokenFence(FileFence(fences), folder, token)
-
-
-def kv_fence_of(folder: str, fences: str, token: int) -> CommitFence:
-    """A fence in a store that workers open for themselves."""
-    return HeldFence(KVFence(SqliteStore(fences)), folder, token)
 
 
 def plan_log(folder: str) -> LogPlan:

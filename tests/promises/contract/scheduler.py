@@ -70,5 +70,5 @@ class Workers(ServiceFactory):
 
 SERVICES = (Workers(),)
 POLICIES = tuple((policy, job_views()) for policy in (
-    ByPriority(), ByPriority(0.3), FairTenants(), FairTenants({"A": 3}, higher_level_share=0.5), SmallestFirst(),
-    SmallestFirst(max_wait_seconds=60.0, window=3, higher_level_share=0.2)))
+    ByPriority(), FairTenants(), FairTenants({"A": 3}), SmallestFirst(),
+    SmallestFirst(max_wait_seconds=60.0, window=3)))

@@ -69,7 +69,7 @@ class DurableService:
 
 @pytest.mark.parametrize(("config", "policy"), [
     (CONFIG, ByPriority()), (attrs.evolve(CONFIG, max_failures=2, lease_seconds=8.0), ByPriority()),
-    (CONFIG, FairTenants({"tenant-1": 3}, higher_level_share=0.5)), (CONFIG, SmallestFirst(max_wait_seconds=20.0)),
+    (CONFIG, FairTenants({"tenant-1": 3})), (CONFIG, SmallestFirst(max_wait_seconds=20.0)),
 ], ids=["plain", "strict", "fair", "smallest"])
 def test_the_lab_decides_as_a_durable_scheduler(config: SchedulerConfig, policy: AssignmentPolicy) -> None:
     model = SchedulerModel(config=config, workers=3, hang_rate=0.2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -103,22 +103,16 @@ def test_an_invalid_request_is_refused_by_name(path: str, body: bytes, status: i
     assert scheduler.status()["index"] == 1
 
 
-class Node:
+class Node(Scheduler):
     """A node with fixed answers."""
 
     def __init__(self, answer: Callable[[], PollResponse]) -> None:
         self.asked = 0
-        self._answer = answer
+        self._answered = answer
 
     def poll(self, request: PollRequest) -> PollResponse:
         self.asked += 1
-        return self._answer()
-
-    def add_blocks(self, blocks: Iterable[BlockMeta]) -> Any:
-        raise NotImplementedError
-
-    def status(self) -> dict[str, Any]:
-        return {}
+        return self._answered()
 
 
 def raising(error: Exception) -> Callable[[], PollResponse]:

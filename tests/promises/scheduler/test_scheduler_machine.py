@@ -36,8 +36,8 @@ AT_ONCE = SchedulerConfig(
     levels=tuple(attrs.evolve(level, max_range_seconds=40) for level in CONFIG.levels), max_queue_size=5,
     backoff_seconds=0.0)
 """No back-off, and a widest span of a job's times."""
-USUAL, FAIR = ByPriority(), FairTenants({"A": 2}, higher_level_share=0.3)
-POLICIES: list[AssignmentPolicy] = [USUAL, FAIR, SmallestFirst(window=2, max_wait_seconds=20.0, higher_level_share=0.3)]
+USUAL, FAIR = ByPriority(), FairTenants({"A": 2})
+POLICIES: list[AssignmentPolicy] = [USUAL, FAIR, SmallestFirst(window=2, max_wait_seconds=20.0)]
 
 
 def lived_through(history: tuple[SchedulerStep, ...], policy: AssignmentPolicy) -> None:

@@ -72,8 +72,9 @@ def test_an_expired_lease_is_found_behind_a_live_lease() -> None:
     assert sources(desk.take(2)) == ["lost"]
 
 
-def test_unassigned_jobs_are_before_expired_then_fewer_failures() -> None:
-    desk = Desk()
+@pytest.mark.parametrize("policy", [None, ByPriority()])
+def test_unassigned_jobs_are_before_expired_then_fewer_failures(policy: AssignmentPolicy | None) -> None:
+    desk = Desk(policy)
     desk.queue(block("expired"), block("failed"), block("new"))
     assert sources(desk.take()) == ["expired"]
     failed = desk.take()
@@ -87,14 +88,6 @@ def test_small_levels_are_first() -> None:
     desk = Desk()
     desk.queue(block("large", level=1), block("small"))
     assert sources(desk.take(2)) == ["small", "large"]
-
-
-def test_a_share_of_the_workers_goes_to_higher_levels() -> None:
-    desk = Desk(ByPriority(higher_level_share=0.5))
-    desk.queue(*(block(f"{kind}-{number}", level=level) for level, kind in enumerate(("small", "large"))
-                 for number in range(6)))
-    taken = [name for _ in range(4) for name in sources(desk.take())]
-    assert sum(name.startswith("large") for name in taken) == 2
 
 
 def test_a_tenant_with_one_job_waits_for_two_assignments_at_most() -> None:

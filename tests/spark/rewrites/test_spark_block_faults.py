@@ -23,7 +23,7 @@ from compactlib.fences import FencedOff, MemoryFence
 from compactlib.objects import LocalObjects, ObjectStore
 from compactlib.objects.errors import ObjectStoreFailed
 from compactlib.scheduler import BlockMeta, JobPlan, RunningJob
-from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions
+from compactlib.spark import BlockFolder, MergeBlocks
 from compactlib.testing import Killed, ObjectsInFront, Request
 
 pytestmark = pytest.mark.spark
@@ -103,7 +103,7 @@ def running(token: int) -> RunningJob:
 
 
 def merging(spark: SparkSession, folder: BlockFolder, fence: MemoryFence) -> MergeBlocks:
-    return MergeBlocks(spark, folder, fence, MergeOptions(sort_by=("at",), target_bytes=300))
+    return MergeBlocks(spark, folder, fence, sort_by=("at",), target_bytes=300)
 
 
 def sources() -> list[BlockMeta]:

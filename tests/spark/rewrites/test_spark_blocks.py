@@ -30,7 +30,7 @@ from compactlib.scheduler import (
     NoOutput,
     RunningJob,
 )
-from compactlib.spark import MergeBlocks, MergeOptions
+from compactlib.spark import MergeBlocks
 from tests.spark.block_files import LocalBlocks
 
 pytestmark = pytest.mark.spark
@@ -83,8 +83,8 @@ def test_outputs_without_a_time_column_have_the_sources_span(spark: SparkSession
     for number, block in enumerate(known):
         write_block(folder, block.id, rows(number, 40))
     job = running([block.id for block in known], known=known)
-    options = MergeOptions(sort_by=("at",), target_bytes=2_000)
-    blocks = MergeBlocks(spark, folder, MemoryFence(), options)(job).new_blocks
+    options: dict[str, Any] = {"sort_by": ("at",), "target_bytes": 2_000}
+    blocks = MergeBlocks(spark, folder, MemoryFence(), **options)(job).new_blocks
     assert len(blocks) > 1
     assert {(block.min_time, block.max_time) for block in blocks} == {(1e6, 2e6 + 2)}
 
@@ -94,7 +94,7 @@ def test_rows_that_the_poll_counts_otherwise_are_damage(spark: SparkSession, tmp
     write_block(folder, "b0", rows(0, 30))
     known = (BlockMeta(id="b0", tenant="acme", shard=3, level=0, rows=31),)
     with pytest.raises(CorruptData, match=r"b0.*31 rows, as the metadata of the block says"):
-        MergeBlocks(spark, folder, MemoryFence(), MergeOptions(sort_by=("at",)))(running(["b0"], known=known))
+        MergeBlocks(spark, folder, MemoryFence(), sort_by=("at",))(running(["b0"], known=known))
 
 
 def test_blocks_become_one_sorted_block(spark: SparkSession, tmp_path: Path) -> None:
@@ -103,9 +103,9 @@ def test_blocks_become_one_sorted_block(spark: SparkSession, tmp_path: Path) -> 
     for number, content in enumerate(contents):
         write_block(folder, f"b{number}", content)
     before = files_of(folder)
-    options = MergeOptions(sort_by=("service", "at"), time_column="at")
+    options: dict[str, Any] = {"sort_by": ("service", "at"), "time_column": "at"}
     job = running([f"b{number}" for number in range(5)])
-    done = MergeBlocks(spark, folder, MemoryFence(), options)(job)
+    done = MergeBlocks(spark, folder, MemoryFence(), **options)(job)
     (block,) = done.new_blocks
     assert block.id == job.output_id()
     assert (block.tenant, block.shard, block.level) == ("acme", 3, 1)
@@ -122,7 +122,7 @@ def test_blocks_become_one_sorted_block(spark: SparkSession, tmp_path: Path) -> 
     assert files_of(folder) - before == {os.path.relpath(folder.path_of("acme", 3, block.id), folder.folder)}
     # Once more, as the same worker would after a lost answer: the same id, the same bytes.
     first = Path(folder.path_of("acme", 3, block.id)).read_bytes()
-    assert MergeBlocks(spark, folder, MemoryFence(), options)(job).new_blocks == (block,)
+    assert MergeBlocks(spark, folder, MemoryFence(), **options)(job).new_blocks == (block,)
     assert Path(folder.path_of("acme", 3, block.id)).read_bytes() == first
 
 
@@ -132,9 +132,9 @@ def test_several_blocks_of_about_a_size_whose_keys_do_not_overlap(spark: SparkSe
     for number, content in enumerate(contents):
         write_block(folder, f"b{number}", content)
     size = sum(os.path.getsize(folder.path_of("acme", 3, f"b{number}")) for number in range(4))
-    options = MergeOptions(sort_by=("payload",), target_bytes=size // 3)
+    options: dict[str, Any] = {"sort_by": ("payload",), "target_bytes": size // 3}
     job = running(["b0", "b1", "b2", "b3"])
-    done = MergeBlocks(spark, folder, fence, options)(job)
+    done = MergeBlocks(spark, folder, fence, **options)(job)
     assert 3 <= len(done.new_blocks) <= 4
     assert [block.id for block in done.new_blocks] == [job.output_id(number=number)
                                                        for number in range(len(done.new_blocks))]
@@ -146,7 +146,7 @@ def test_several_blocks_of_about_a_size_whose_keys_do_not_overlap(spark: SparkSe
     assert committed is not None
     assert json.loads(committed.value) == [block.id for block in done.new_blocks]
     # Repeated with the same token: the same cuts, and so the same list, which the fence takes again.
-    assert MergeBlocks(spark, folder, fence, options)(job) == done
+    assert MergeBlocks(spark, folder, fence, **options)(job) == done
     assert [read_block(folder, block.id).to_pylist() for block in done.new_blocks] == tables
 
 
@@ -158,7 +158,7 @@ def test_one_key_stays_in_one_block_and_missing_keys_come_first(spark: SparkSess
     write_block(folder, "b1", [])
     size = sum(os.path.getsize(folder.path_of("acme", 3, name)) for name in ("b0", "b1"))
     done = MergeBlocks(spark, folder, MemoryFence(),
-                       MergeOptions(sort_by=("service",), target_bytes=size // 8))(running(["b0", "b1"]))
+                       sort_by=("service",), target_bytes=size // 8)(running(["b0", "b1"]))
     found = [{row["service"] for row in read_block(folder, block.id).to_pylist()} for block in done.new_blocks]
     assert found[0] >= {None}
     assert sum("x" in services for services in found) == 1
@@ -167,7 +167,7 @@ def test_one_key_stays_in_one_block_and_missing_keys_come_first(spark: SparkSess
 
 def test_missing_and_empty_sources_are_named(spark: SparkSession, tmp_path: Path) -> None:
     folder = LocalBlocks(tmp_path / "blocks")
-    merge = MergeBlocks(spark, folder, MemoryFence(), MergeOptions(sort_by=("count",)))
+    merge = MergeBlocks(spark, folder, MemoryFence(), sort_by=("count",))
     assert merge(running(["b0", "b1"])).no_output is NoOutput.MISSING
     write_block(folder, "b1", [])
     done = merge(running(["b0", "b1"]))
@@ -183,7 +183,7 @@ def test_names_of_every_kind_are_read_and_written(spark: SparkSession, tmp_path:
     tenant = "_a/b=c {x}*%41.größe"
     for number, block_id in enumerate(("_hidden", ".dot", "a=b", "x/y [z]", "%2F")):
         write_block(folder, block_id, rows(number, 3), tenant=tenant)
-    done = MergeBlocks(spark, folder, MemoryFence(), MergeOptions(sort_by=("count",)))(
+    done = MergeBlocks(spark, folder, MemoryFence(), sort_by=("count",))(
         running(["_hidden", ".dot", "a=b", "x/y [z]", "%2F"], tenant=tenant))
     assert read_block(folder, done.new_blocks[0].id, tenant).num_rows == 15
 
@@ -199,7 +199,7 @@ def test_a_worker_that_lost_its_job_commits_nothing(spark: SparkSession, tmp_pat
             return super().commit(resource, token, value)
 
     fence = Overtaken()
-    merge = MergeBlocks(spark, folder, fence, MergeOptions(sort_by=("count",)))
+    merge = MergeBlocks(spark, folder, fence, sort_by=("count",))
     with pytest.raises(FencedOff, match="token 7 is stale"):
         merge(running(["b0", "b1"], 7))
     assert fence.committed("the-job") is None
@@ -221,7 +221,7 @@ def test_blocks_that_may_be_committed_stay(spark: SparkSession, tmp_path: Path) 
 
     fence = Unanswered()
     with pytest.raises(OutcomeUnknown):
-        MergeBlocks(spark, folder, fence, MergeOptions(sort_by=("count",)))(running(["b0", "b1"], 7))
+        MergeBlocks(spark, folder, fence, sort_by=("count",))(running(["b0", "b1"], 7))
     committed = fence.committed("the-job")
     assert committed is not None
     for block_id in json.loads(committed.value):
@@ -258,7 +258,7 @@ def test_values_of_all_types_come_through_in_one_that_spark_has(spark: SparkSess
     assert before is not None
     spark.conf.set("spark.sql.session.timeZone", zone)
     try:
-        merge = MergeBlocks(spark, folder, MemoryFence(), MergeOptions(sort_by=(names[0],), time_column=names[7]))
+        merge = MergeBlocks(spark, folder, MemoryFence(), sort_by=(names[0],), time_column=names[7])
         (block,) = merge(running(["b0"])).new_blocks
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)
@@ -274,7 +274,7 @@ def test_times_finer_than_microseconds_are_refused_and_not_cut_off(spark: SparkS
     parquet.write_table(pa.table({"at": pa.array([1], pa.timestamp("ns"))}), folder.path_of("acme", 3, "b0"))
     before = files_of(folder)
     with pytest.raises(Exception, match=r"block-b0\.parquet: .*; Spark holds times in microseconds"):
-        MergeBlocks(spark, folder, MemoryFence(), MergeOptions(sort_by=("at",)))(running(["b0"]))
+        MergeBlocks(spark, folder, MemoryFence(), sort_by=("at",))(running(["b0"]))
     assert files_of(folder) == before
 
 
@@ -290,7 +290,7 @@ def test_rows_with_maps_are_sorted_in_one_order(spark: SparkSession, tmp_path: P
             row = {"key": 1, "map": [("x", number)], "in.side": {"a.b": [[(number, [("y", 1)])]]}}
             alike = {"key": 1, "map": [("x", -1)], "in.side": {"a.b": [[(number, [])]]}}
             write_block(folder, f"b{number}", [row, alike, {"key": 1, "map": None, "in.side": None}], schema=schema)
-        merge = MergeBlocks(spark, folder, MemoryFence(), MergeOptions(sort_by=("key",)))
+        merge = MergeBlocks(spark, folder, MemoryFence(), sort_by=("key",))
         (block,) = merge(running(sources)).new_blocks
         written.append(Path(folder.path_of("acme", 3, block.id)).read_bytes())
     assert written[0] == written[1]
@@ -300,18 +300,18 @@ def test_bad_blocks_are_named(spark: SparkSession, tmp_path: Path) -> None:
     folder = LocalBlocks(tmp_path / "blocks")
     write_block(folder, "b0", rows(0, 3))
     write_block(folder, "other", [{"service": "a"}], schema=pa.schema([("service", pa.string())]))
-    merge = MergeBlocks(spark, folder, MemoryFence(), MergeOptions(sort_by=("count",)))
+    merge = MergeBlocks(spark, folder, MemoryFence(), sort_by=("count",))
     with pytest.raises(InvalidInput, match="block 'other' has the columns service string, block 'b0' has service"):
         merge(running(["b0", "other"]))
     with pytest.raises(InvalidInput, match="no column 'size'; they have service string"):
-        MergeBlocks(spark, folder, MemoryFence(), MergeOptions(sort_by=("size",)))(running(["b0"]))
+        MergeBlocks(spark, folder, MemoryFence(), sort_by=("size",))(running(["b0"]))
     Path(folder.path_of("acme", 3, "b1")).write_bytes(b"PAR1 no more")
     with pytest.raises(CorruptData, match=r"block-b1\.parquet"):
         merge(running(["b0", "b1"]))
     with pytest.raises(InvalidInput, match="sort_by is empty"):
-        MergeOptions(sort_by=())
+        MergeBlocks(spark, folder, MemoryFence(), sort_by=())
     with pytest.raises(InvalidInput, match="target_bytes is 0"):
-        MergeOptions(sort_by=("a",), target_bytes=0)
+        MergeBlocks(spark, folder, MemoryFence(), sort_by=("a",), target_bytes=0)
 
 
 Rows = list[tuple[str | None, int, bytes]]
@@ -343,8 +343,8 @@ def test_a_merge_gives_the_rows_of_a_plain_sort_here(spark: SparkSession, tmp_pa
     named = dict(enumerate(dealt(content, blocks)))
     for number, rows_of_block in named.items():
         write_block(folder, f"b{number}", rows_of_block)
-    options = MergeOptions(sort_by=("service", "at"), time_column="at")
-    done = MergeBlocks(spark, folder, MemoryFence(), options)(running([f"b{number}" for number in named]))
+    options: dict[str, Any] = {"sort_by": ("service", "at"), "time_column": "at"}
+    done = MergeBlocks(spark, folder, MemoryFence(), **options)(running([f"b{number}" for number in named]))
     (block,) = done.new_blocks
     ordered: list[dict[str, Any]] = sorted(dealt(content, [0])[0], key=order)
     assert read_block(folder, block.id) == pa.Table.from_pylist(ordered, schema=WRITTEN)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole stores compacted on workers: their outcomes, the rows of the table, fences, and workers that die."""
+"""Whole stores compacted on workers: their outcomes, the rows of the table, and workers that die."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from compactlib.budget import Budget, BudgetLimits
-from compactlib.contract import CommitFence
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.executors import LocalExecutor
 from compactlib.raftlog import SeedPolicy, SegmentLog
@@ -24,8 +22,6 @@ from tests.spark.store_jobs import (
     compact_log,
     contents,
     copied_logs,
-    fence_of,
-    kv_fence_of,
     open_deadly,
     open_log,
     open_mortal,
@@ -87,22 +83,6 @@ class TestOnSpark:
         assert (found[ready], found[held]) == (("done", None), ("skipped", None))
         assert found[damaged] == ("failed", CorruptData.__name__)
         assert found[absent][0] == "failed"
-
-    @pytest.mark.parametrize("opened", [fence_of, kv_fence_of])
-    def test_commits_are_fenced(self, spark: SparkSession, tmp_path: Path, opened: Callable[..., CommitFence]) -> None:
-        """Of two stores a later driver has begun with one."""
-        mine, lost = build_logs(tmp_path / "logs", 2)
-        before = contents(lost)
-        fences = str(tmp_path / "fences")
-        with opened(lost, fences, 8).guard():
-            pass
-        frame = compact_on_workers(spark, [mine, lost], open_log, policy=POLICY,
-                                   open_fence=partial(opened, fences=fences, token=7))
-        assert outcomes_of(frame) == {mine: ("done", None), lost: ("failed", "FencedOff")}
-        assert contents(lost) == before
-        later = compact_on_workers(spark, [mine, lost], open_log, policy=POLICY,
-                                   open_fence=partial(opened, fences=fences, token=8))
-        assert outcomes_of(later) == {mine: ("skipped", None), lost: ("done", None)}
 
     def test_a_store_that_kills_every_worker_is_named_and_others_done(self, spark: SparkSession,
                                                                       tmp_path: Path) -> None:
