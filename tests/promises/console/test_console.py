@@ -211,6 +211,12 @@ def test_compact_of_a_branch_keeps_the_rule_of_its_ranges(tmp_path: Path, capsys
         assert branch.get(b"new").data == b"value"
 
 
+def test_compact_of_a_branch_prints_its_report_as_a_table(tmp_path: Path, capsys: Console) -> None:
+    code, out, _ = answer(capsys, "compact", repository(tmp_path))
+    assert (code, "ranges_written" in out.splitlines()[1]) == (0, True)
+    assert "'main' is compacted: " in out.splitlines()[0]
+
+
 def test_compaction_whose_every_step_failed_is_a_failure(tmp_path: Path, capsys: Console,
                                                          monkeypatch: pytest.MonkeyPatch) -> None:
     class Refusing:
