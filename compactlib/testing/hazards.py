@@ -39,8 +39,6 @@ from compactlib.testing.in_front import Killed, Request, Step, act_at_once
 from compactlib.testing.interrupts import Interrupted
 from compactlib.testing.stand_ins import Call, in_threads
 
-AnyDriver: TypeAlias = Driver[Any]
-
 _LOCK = type(threading.Lock())
 _NUMBER = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*")
 
@@ -65,8 +63,8 @@ class Effort:
 class Bench:
     """Makes worlds for one driver, each in a new folder below `folder` that is removed at the end."""
 
-    def __init__(self, driver: AnyDriver, folder: Path, effort: Effort) -> None:
-        self.driver: AnyDriver = driver
+    def __init__(self, driver: Driver[Any], folder: Path, effort: Effort) -> None:
+        self.driver: Driver[Any] = driver
         self.effort: Effort = effort
         self.usual: Any = driver.settings()[0]
         self._folder = folder
@@ -140,7 +138,6 @@ class Bench:
             self.driver.check(store, journal, damage="")
 
     def inspect_after_power(self, folder: Path, notes: Sequence[Any]) -> None:
-        """Inspect the store of a rebuilt folder; see `after_power`."""
         self.inspect(*self.after_power(folder, notes))
 
     def history(self, life: Life) -> Callable[[Choices], None]:
@@ -803,7 +800,7 @@ HAZARDS: Mapping[str, Hazard] = {
 """Every hazard by its name; the first line of its docstring describes the failure."""
 
 
-def check_hazards(driver: AnyDriver, folder: Path, *, hazards: Iterable[str] = tuple(HAZARDS),
+def check_hazards(driver: Driver[Any], folder: Path, *, hazards: Iterable[str] = tuple(HAZARDS),
                   effort: Effort | None = None) -> dict[str, int]:
     """Run a store through hazards.
 

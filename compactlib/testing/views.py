@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Views of the library's stores for `check_policy`: Hypothesis draws them, and a judge adds the rules of each store.
 
->>> from compactlib.raftlog import SeedPolicy
->>> from compactlib.testing import check_policy
->>> check_policy(SeedPolicy(max_sources=4), log_views(), max_examples=10)
-
 `log_views().examples` is the strategy alone. Each strategy shrinks to the smallest view: no segments, no jobs, zero
 counts. A judge checks that a choice can be carried out, and that repeated compactions end: when a policy plans on the
 forecast of the plan before, each plan has to leave a smaller store, until a plan is empty.

@@ -166,7 +166,7 @@ def _mistaken(driver: Driver[Any], make_step: Callable[[], Step]) -> Driver[Any]
 
 
 def hazard_that_finds(variant: str, place: Place, driver: Driver[Any], folder: Path, *, seeds: Sequence[int],
-                     acts: int) -> str:
+                     acts: int, divisor: int = 1) -> str:
     """The first hazard that fails where this place makes a mistake; nothing if none does.
 
     Args:
@@ -176,13 +176,14 @@ def hazard_that_finds(variant: str, place: Place, driver: Driver[Any], folder: P
         folder: an existing folder, where worlds are made.
         seeds: of these lives.
         acts: how long each is.
+        divisor: of the number of histories.
     """
     hazards = _FINDS_SYNC if place.kind in ("sync", "sync folder") else _FINDS_NAME
     for hazard, histories in hazards.items():
         for seed in seeds:
             try:
                 check_hazards(_mistaken(driver, lambda: VARIANTS[variant](place)), folder, hazards=[hazard],
-                              effort=Effort(acts, histories, seed=seed))
+                              effort=Effort(acts, histories // divisor, seed=seed))
             except KeyboardInterrupt:
                 raise
             except BaseException:  # also the kit's kill of a life
