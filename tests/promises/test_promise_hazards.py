@@ -109,18 +109,18 @@ CASES = [pytest.param(store, hazard, id=f"{store}-{hazard}") for store in DRIVER
          if hazard not in NOWHERE.get(store, ()) and (hazard != "readers" or store in HAVE_READERS)]
 
 HISTORIES, LIVES = 12, 2
-"""The everyday sample of a hazard; 30 histories in 3 lives for a row of KNOWN, which end at the first failure."""
+"""The everyday sample of a hazard; 100 histories in 10 lives for a row of KNOWN, which end at the first failure."""
 
 
 @pytest.mark.parametrize(("store", "hazard"), CASES)
 def test_store_keeps_its_acknowledged_state(store: str, hazard: str, tmp_path: Path, effort: efforts.Effort) -> None:
     """See the hazard's own docstring."""
     known = KNOWN.get((store, hazard))
-    few, lives = (30, 3) if known else (HISTORIES // 2, 1) if store in SAME else (HISTORIES, LIVES)
-    lives = effort(lives, 3)
+    few, lives = (100, 10) if known else (HISTORIES // 2, 1) if store in SAME else (HISTORIES, LIVES)
+    lives, many = effort(lives, 10 if known else 3), effort(few, 200 if known else 60)
     try:
         found = [check_hazards(DRIVERS[store], tmp_path, hazards=[hazard], effort=Effort(
-            acts=effort(6, 12), histories=effort(few, 60) // lives, most=effort(1, 2), seed=seed))[hazard]
+            acts=effort(6, 12), histories=many // lives, most=effort(1, 2), seed=seed))[hazard]
             for seed in range(lives)]
     except Exception:
         if known is None:
