@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from compactlib.commandlog.protocol import Command
 from compactlib.errors import InvalidInput
@@ -29,6 +28,7 @@ from compactlib.scheduler.policy import (
     TenantLine,
     WaitingJob,
 )
+from compactlib.scheduler.state import SchedulerState
 from compactlib.scheduler.update import JobAsSeen, PlanUpdate
 from compactlib.scheduler.values import (
     ANONYMOUS_TENANT,
@@ -42,9 +42,6 @@ from compactlib.scheduler.values import (
     Verdict,
 )
 
-if TYPE_CHECKING:
-    from compactlib.scheduler.machine import SchedulerMachine
-
 TAKES_EFFECT = frozenset({Verdict.ACCEPTED, Verdict.BAD_RESULT, Verdict.SOURCES_GONE})
 """Verdicts on a report of the job's holder; other verdicts do not change the job."""
 MAX_UPDATES = 10_000
@@ -52,15 +49,11 @@ MAX_UPDATES = 10_000
 _NO_ROOM = JobChoice((), "the worker has no room: job_capacity=0, and it has lost no job in this poll")
 
 
-def prepare(state: SchedulerMachine, command: Command, request: PollRequest,
+def prepare(state: SchedulerState, command: Command, request: PollRequest,
             policy: AssignmentPolicy | None = None) -> tuple[PlanUpdate, PollResponse]:
     """Return the update of a poll, and the answer to a poll without changes.
 
     O(updates + log n for each assignment and new job), and the cost of the policy, by default `ByPriority`.
-
-    Raises:
-        InvalidInput: the policy chose a job that cannot be assigned, the capacity is negative, or the request has more
-            than `MAX_UPDATES` updates or confirmations.
     """
     _check(request)
     config, now, jobs = state.config, command.appended_at, state.jobs
@@ -130,7 +123,7 @@ def _check(request: PollRequest) -> None:
 # ------------------------------------------------------------------------------------------------------ 1. reports
 
 
-def judge(state: SchedulerMachine, command: Command, said: StatusUpdate, reported: Collection[str]) -> StatusAnswer:
+def judge(state: SchedulerState, command: Command, said: StatusUpdate, reported: Collection[str]) -> StatusAnswer:
     """Return the answer to a report; `reported` are the jobs that earlier reports of this poll have changed.
 
     O(sources + outputs).
@@ -167,7 +160,7 @@ def _frees_slot(said: StatusUpdate, answer: StatusAnswer) -> bool:
             and said.status not in (JobStatus.SUCCESS, JobStatus.FAILED, JobStatus.RELEASED))
 
 
-def _judge_results(state: SchedulerMachine, plan: JobPlan, said: StatusUpdate) -> tuple[Verdict, str]:
+def _judge_results(state: SchedulerState, plan: JobPlan, said: StatusUpdate) -> tuple[Verdict, str]:
     results = said.compacted_blocks
     if said.status != JobStatus.SUCCESS:
         return Verdict.ACCEPTED, ""
@@ -181,7 +174,7 @@ def _judge_results(state: SchedulerMachine, plan: JobPlan, said: StatusUpdate) -
     return Verdict.ACCEPTED, ""
 
 
-def _problem(state: SchedulerMachine, plan: JobPlan, results: CompactedBlocks) -> str | None:
+def _problem(state: SchedulerState, plan: JobPlan, results: CompactedBlocks) -> str | None:
     """Return why the results do not fit the job, or `None` if they do."""
     tenant, shard, level = plan.tenant, plan.shard, plan.compaction_level + 1
     sources, blocks = results.source_blocks, results.new_blocks
@@ -213,7 +206,7 @@ def _problem(state: SchedulerMachine, plan: JobPlan, results: CompactedBlocks) -
 # -------------------------------------------------------------------------------------------------- 2. assignments
 
 
-def _choose(policy: AssignmentPolicy | None, state: SchedulerMachine, capacity: int, now: float,
+def _choose(policy: AssignmentPolicy | None, state: SchedulerState, capacity: int, now: float,
             touched: set[str]) -> JobChoice:
     jobs, config = state.jobs, state.config
     if policy is None:

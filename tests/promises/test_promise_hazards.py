@@ -109,7 +109,7 @@ CASES = [pytest.param(store, hazard, id=f"{store}-{hazard}") for store in DRIVER
          if hazard not in NOWHERE.get(store, ()) and (hazard != "readers" or store in HAVE_READERS)]
 
 HISTORIES = 8
-"""The everyday sample of a hazard, in one life; 30 in 3 lives for a row of KNOWN, which end at the first failure."""
+"""The everyday sample of a hazard, in one life; 100 in 10 lives for a row of KNOWN, which end at the first failure."""
 MORE = frozenset({"crashes", "lost_answers"})
 """Hazards that find most planted mistakes, and some of them in the second life: 6 histories in each of two."""
 
@@ -118,11 +118,12 @@ MORE = frozenset({"crashes", "lost_answers"})
 def test_store_keeps_its_acknowledged_state(store: str, hazard: str, tmp_path: Path, effort: efforts.Effort) -> None:
     """See the hazard's own docstring."""
     known = KNOWN.get((store, hazard))
-    few, lives = (30, 3) if known else (12, effort(2, 3)) if hazard in MORE else (
+    few, lives = (100, 10) if known else (12, effort(2, 3)) if hazard in MORE else (
         HISTORIES // 2 if store in SAME else HISTORIES, effort(1, 3))
+    many = effort(few, 200 if known else 60)
     try:
         found = [check_hazards(DRIVERS[store], tmp_path, hazards=[hazard], effort=Effort(
-            acts=effort(6, 12), histories=effort(few, 60) // lives, most=effort(1, 2), seed=seed))[hazard]
+            acts=effort(6, 12), histories=many // lives, most=effort(1, 2), seed=seed))[hazard]
             for seed in range(lives)]
     except Exception:
         if known is None:

@@ -794,7 +794,7 @@ MISTAKES: Sequence[Mistake] = (
         ("scheduler_in_store-lost_answers",),
         "A command that was written without an answer is carried out after a restart, and not before."),
     Mistake(
-        "scheduler-deleted-block-added", "compactlib/scheduler/apply.py",
+        "scheduler-deleted-block-added", "compactlib/scheduler/machine.py",
         "or state.tombstones.covers(block)",
         "or False",
         ("scheduler_in_store-kills", "scheduler_in_folder-kills"),
