@@ -324,8 +324,8 @@ class CatalogService(Closing):
         """Cut history to the plan's target, and delete the versions below. Never cuts a version that may be needed.
 
         Without complete reports of the nodes nothing is cut, and the report's `why` names the missing nodes. Several
-        services of the same log may call this at once: one of them cuts. Ten requests, and one for each 16 pieces of
-        the snapshot.
+        services of the same log may call this at once: one of them cuts. Ten requests, more for a snapshot of several
+        MiB.
 
         Args:
             plan: a plan of this catalog; default: the result of `plan(policy)`.

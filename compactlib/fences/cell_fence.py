@@ -89,8 +89,7 @@ class ObjectFence(Fence):
         objects: the store of the records.
         log: id of the log of the tokens; stored, and another log is refused with `OtherLog`.
         prefix: the prefix of its objects' keys, for this fence alone.
-        keep_seconds: how long `raise_floor` keeps replaced objects, and always the last two of a resource: longer than
-            any pause of a worker.
+        keep_seconds: how long `raise_floor` keeps replaced objects: longer than any pause of a worker.
         clock: the clock for the waits, and for the ages of objects.
     """
 
@@ -126,16 +125,22 @@ class ObjectFence(Fence):
         return [place for place, _ in groupby(key.rpartition("/")[0] for key in keys)]
 
     def _forget(self, place: str, floor: int) -> bool:
-        self._tidy(place)
         record, seen = self._seen(place, Admission)
-        if record is not None and record.token < floor:
+        if record is None:
+            listed = list(self._objects.list(f"{place}/"))
+            if listed and listed[0].modified_at < self._clock.now() - self._keep_seconds:
+                # Keep the newest version: a writer that has read it must still conflict with a fresh start.
+                self._objects.delete([info.key for info in listed[1:]])
+        elif record.token >= floor:
+            self._tidy(place)
+        else:
             with suppress(Stale):  # a newer token was admitted: the record stays
                 self._register(place).replace(_FORGOTTEN, seen)
                 return True
         return False
 
     def _tidy(self, place: str) -> None:
-        """Delete values that were replaced long ago. The last stays, so that a writer that has read it conflicts."""
+        """Delete values that were replaced long ago, but not the last two."""
         self._register(place).forget(now=self._clock.now(), older_than_seconds=self._keep_seconds)
 
     def _seen(self, place: str, kind: type[ValueT]) -> tuple[ValueT | None, Version | None]:

@@ -41,9 +41,9 @@ class FileFence(LockingFence):
     """A `LockingFence` with its records in a folder on a local disk.
 
     Not for network file systems, where a lock may end before its holder does. An admission or commit that changes a
-    record costs two syncs; finding a record of another process costs one. All methods, also `committed`, wait for a
-    guarded step. They also raise `StorageError` when the disk refuses; the old or the new record is then in force: call
-    again.
+    record costs two syncs; finding a record of another process costs one. All methods, also `committed`, lock the
+    folder: they wait for a guarded step, and need the right to write. They also raise `StorageError` when the disk
+    refuses; the old or the new record is then in force: call again.
 
     Several processes may open one folder. A forked child makes an object of its own.
 

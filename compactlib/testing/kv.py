@@ -299,17 +299,17 @@ class KVStoreConformance(ConformanceKit):
         transaction, or under one lock; a read before the write is a race.
         """
         with closing(self.make_store(tmp_path)) as store:
-            keys = [b"%d" % number for number in range(self.times(25, 3))]
+            cells = [(P if number % 2 else OTHER, b"%d" % number) for number in range(self.times(25, 3))]
 
             def count(thread: int) -> None:
                 rng = random.Random(thread)
-                for key in keys * 4:
-                    _until_it_holds(_increment, store, key)
+                for cell in cells * 4:
+                    _until_it_holds(_increment, store, *cell)
                 for _ in range(self.times(12, 2)):
-                    _until_it_holds(_move, store, *rng.sample(keys, 2), rng.randrange(10))
+                    _until_it_holds(_move, store, *rng.sample(cells, 2), rng.randrange(10))
 
             in_threads(8, count)
-            same(sum(int(store.get(P, key).value) for key in keys), 32 * len(keys))
+            same(sum(int(store.get(*cell).value) for cell in cells), 32 * len(cells))
 
     # ---- handles
 
@@ -456,16 +456,16 @@ def _until_it_holds(write: Callable[..., None], *args: Any) -> None:
             return write(*args)
 
 
-def _increment(store: KVStore, key: bytes) -> None:
+def _increment(store: KVStore, partition: bytes, key: bytes) -> None:
     try:
-        found = store.get(P, key)
+        found = store.get(partition, key)
     except KeyNotFound:
-        store.set_if(P, key, b"1", None)
+        store.set_if(partition, key, b"1", None)
     else:
-        store.set_if(P, key, b"%d" % (int(found.value) + 1), found.predicate)
+        store.set_if(partition, key, b"%d" % (int(found.value) + 1), found.predicate)
 
 
-def _move(store: KVStore, source: bytes, target: bytes, amount: int) -> None:
-    given, taken = store.get(P, source), store.get(P, target)
-    store.transact({(P, source): given.predicate, (P, target): taken.predicate},
-                   {(P, source): b"%d" % (int(given.value) - amount), (P, target): b"%d" % (int(taken.value) + amount)})
+def _move(store: KVStore, source: Address, target: Address, amount: int) -> None:
+    given, taken = store.get(*source), store.get(*target)
+    store.transact({source: given.predicate, target: taken.predicate},
+                   {source: b"%d" % (int(given.value) - amount), target: b"%d" % (int(taken.value) + amount)})

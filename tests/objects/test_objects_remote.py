@@ -13,6 +13,7 @@ from obstore.store import MemoryStore
 from compactlib.errors import Closed
 from compactlib.objects import (
     BadDigest,
+    ObjectExists,
     ObjectNotFound,
     ObjectStoreFailed,
     RemoteObjects,
@@ -91,9 +92,14 @@ def test_a_store_that_denies_deletes_is_opened_and_keeps_all() -> None:
 
 def test_object_exists_is_raised_only_for_an_existing_object() -> None:
     """S3 answers 409 while another create or delete of the key is under way, which may leave nothing there."""
-    with hostile(Manner.CONFLICTS) as address, RemoteObjects(s3_servers.bucket(address, "hostile")) as store, \
-            pytest.raises(ObjectStoreFailed, match="another request"):
-        store.create("a", b"1")
+    with hostile(Manner.CONFLICTS) as address:
+        bucket = s3_servers.bucket(address, "hostile")
+        with RemoteObjects(bucket) as store:
+            with pytest.raises(ObjectStoreFailed, match="another request"):
+                store.create("a", b"1")
+            bucket.put("a", b"2")
+            with pytest.raises(ObjectExists):
+                store.create("a", b"1")
 
 
 def test_bytes_that_changed_on_the_server_are_found_by_their_digest() -> None:

@@ -252,8 +252,8 @@ def test_records_below_the_floor_are_removed_and_later_their_objects() -> None:
     assert fence.raise_floor(20) == 0
     clock.advance(101.0)
     assert fence.raise_floor(20) == 0
-    # The last two of each, in one of which it says that it was removed.
-    assert len(list(objects.list("fences/resource/"))) == 2 * 20
+    # Two of the one that is left, and of each other that it was removed.
+    assert len(list(objects.list("fences/resource/"))) == 2 + 19
     with pytest.raises(FencedOff):
         fence.admit("job 3", 3)
     assert fence.admit("job 3", 30) == Admission("job 3", 30, None)

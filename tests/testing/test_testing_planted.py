@@ -168,6 +168,17 @@ class HalfATransaction(MemoryStore):
         super().transact(conditions, {cell: value for cell, value in changes.items() if value is None})
 
 
+class CommitsEachPartition(MemoryStore):
+    """Checks all conditions, and then those of each partition again, with its changes."""
+
+    def transact(self, conditions: Any = NOTHING, changes: Any = NOTHING) -> None:
+        super().transact(conditions)
+        for partition in dict.fromkeys(partition for partition, _ in changes):
+            super().transact(*({cell: value for cell, value in cells.items() if cell[0] == partition}
+                               for cells in (conditions, changes)))
+            time.sleep(0.0001)
+
+
 class LosesTheLastOfTwo(MemoryStore):
     def transact(self, conditions: Any = NOTHING, changes: Any = NOTHING) -> None:
         super().transact(conditions, dict([*changes.items()][:1 if len(changes) == 2 else None]))
@@ -489,7 +500,7 @@ PLANTED: dict[type[Any], list[tuple[str, list[Any]]]] = {
         ("scan_skips_nothing_during_writes", [PagesByOffset]),
         ("scan_returns_predicates", [ForgetsPredicatesInScans]),
         ("partitions_and_keys_do_not_run_together", [JoinsPartitionAndKey]),
-        ("threads_lose_no_write", [ReadsThenWrites, LosesTheLastOfTwo]),
+        ("threads_lose_no_write", [ReadsThenWrites, CommitsEachPartition, LosesTheLastOfTwo]),
         ("closed_store_says_so", [StaysOpen]),
         ("several_open_a_new_store_at_once", [IsAnotherStoreEachTime]),
         ("two_handles_are_one_store", [IsAnotherStoreEachTime]),

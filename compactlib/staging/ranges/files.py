@@ -16,6 +16,7 @@ from typing import Final
 
 import attrs
 
+from compactlib._arguments import require_whole
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.lru import Lru
@@ -50,7 +51,7 @@ class RangeFiles:
         self.range_format: RangeFormat = PlainFormat() if range_format is None else range_format
         self.rule: SplitRule = SplitRule() if rule is None else rule
         self.clock: Clock = SystemClock() if clock is None else clock
-        self._cache: Lru[str, Rows | MetaRange] = Lru(cache_bytes)
+        self._cache: Lru[str, Rows | MetaRange] = Lru(require_whole("cache_bytes", cache_bytes))
 
     def read_range(self, entry: RangeEntry, *, keep: bool = True) -> Rows:
         """Return the records of a range, checked against its id and its metarange. One request, unless cached."""

@@ -44,6 +44,7 @@ class FaultyProxy:
 
     def __init__(self, target: str, *, throttled: Refusal, failed: Refusal) -> None:
         self.choose: Callable[[bytes], Fault | None] = lambda body: None
+        self.checksum: Callable[[bytes], str | None] = lambda data: str(zlib.crc32(data))  # as DynamoDB sends
         self.requests = 0
         self._target = urlsplit(target).netloc
         self.made_up: dict[Fault | None, Refusal] = {Fault.THROTTLE: throttled, Fault.FAIL: failed}
@@ -115,7 +116,9 @@ class FaultyProxy:
                 self.send_response(status)
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(data)))
-                self.send_header("x-amz-crc32", str(zlib.crc32(data)))  # as DynamoDB does
+                checksum = proxy.checksum(data)
+                if checksum is not None:
+                    self.send_header("x-amz-crc32", checksum)
                 self.end_headers()
                 self.wfile.write(data[:len(data) // 2] if fault is Fault.GARBLE else data)
                 self.close_connection = fault is Fault.GARBLE

@@ -59,7 +59,8 @@ def _handler(manner: Manner) -> type[BaseHTTPRequestHandler]:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             if self.headers.get("If-None-Match") and manner is Manner.REFUSES_CONDITIONS:
                 self.fail(501, "NotImplemented")
-            elif manner is Manner.CONFLICTS and "/compactlib-probe/" not in self.key:
+            elif (manner is Manner.CONFLICTS and self.headers.get("If-None-Match")
+                  and "/compactlib-probe/" not in self.key):
                 self.fail(409, "ConditionalRequestConflict")
             elif manner is not Manner.OVERWRITES and self.headers.get("If-None-Match") and self.key in objects:
                 self.fail(412, "PreconditionFailed")
