@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from compactlib.budget import Budget
+from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent
 from compactlib.kv import MemoryStore, Retries
 from compactlib.objects import MemoryObjects
@@ -84,3 +85,13 @@ def test_commit_where_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> No
     check_commit(main)
     assert set(objects.writers) == {threading.current_thread()}
     assert len(objects.writers) == RANGES
+
+
+def test_commit_whose_budget_is_spent_ends_at_once() -> None:
+    clock = ManualClock()
+    main = Repository(MemoryStore(), CommittedRanges(MemoryObjects()), clock=clock).create_branch("main")
+    main.put(b"a", bytes(1000))
+    before = clock.now()
+    with pytest.raises(BudgetSpent):
+        main.commit("all", budget=Budget(total_bytes=1))
+    assert clock.now() == before
