@@ -90,7 +90,8 @@ class PeriodicService:
     def wake(self) -> None:
         """Have the function called now, or again after the present call."""
         self._wake = object()
-        self._bell.put(None)
+        if self._bell.empty():  # nobody takes the rings of a service without a thread
+            self._bell.put(None)
 
     def run_pending(self) -> bool:
         """Call the function in the caller's thread if it is due, for hosts without threads.

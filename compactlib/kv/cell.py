@@ -27,7 +27,7 @@ import attrs
 from compactlib._arguments import is_seconds, is_whole
 from compactlib.clock import Clock, SystemClock
 from compactlib.codec import JsonCodec
-from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput
+from compactlib.errors import BudgetSpent, Busy, CompactlibError, CorruptData, InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import RecordFrame
 from compactlib.kv.errors import OutcomeUnknown, PredicateFailed, SlowDown
@@ -133,7 +133,8 @@ def swap(store: KVStore, cells: Iterable[Address], decide: Callable[[Found], Swa
         store: the keys' store.
         cells: the keys to read; at least one.
         decide: returns the swap for the values found. It may be called several times. An exception ends the call,
-            except `Busy`, an unknown outcome, and `PredicateFailed` of a key that was read, which are retried.
+            except `Busy` other than `BudgetSpent`, an unknown outcome, and `PredicateFailed` of a key that was read,
+            which are retried.
         operation: name of the change, for errors.
         may_repeat: whether the change is idempotent, so that it is decided again if the outcome of a write stays
             unknown.
@@ -194,6 +195,8 @@ class _Swapping(Generic[ResultT]):
                 if (error.partition, error.key) not in self.cells:
                     raise
                 continue
+            except BudgetSpent:
+                raise  # a further try would not change that
             except (Busy, OutcomeUnknown) as error:
                 last = error
                 continue

@@ -193,7 +193,7 @@ class Branch(BranchHead):
     def put_many(self, items: Mapping[bytes, bytes]) -> None:
         """Write up to 1000 records and acknowledge them together. They do not become visible in one step.
 
-        Costs three requests; more where the store writes fewer keys in one request.
+        Costs three requests; more for more than 4 MiB, and where the store writes fewer keys in one request.
 
         Raises:
             InvalidInput: more were given; nothing was written.

@@ -147,12 +147,13 @@ class Compactor:
             sealed = context.sealed(record) if len(record.sealed_tokens) < MAX_SEALED_TOKENS else None
             return attrs.evolve(sealed or record, compaction_started_at_ms=round(context.clock.now() * 1000))
 
-        before, sealed = context.branches.update(self.branch, change, operation="compact", idempotent=True)
-        if sealed is not before:
-            return sealed
+        with contextlib.suppress(BranchNotFound):  # a plan of a deleted branch is outdated too
+            before, sealed = context.branches.update(self.branch, change, operation="compact", idempotent=True)
+            if sealed is not before:
+                return sealed
         if is_given:
-            raise Stale(f"the plan for branch {self.branch!r} is outdated: the branch names other layers; make a new "
-                        f"one with plan()")
+            raise Stale(f"the plan for branch {self.branch!r} is outdated: the branch names other layers, or was "
+                        f"deleted; make a new one with plan()")
         raise self._lost("another writer changed the branch before its token was sealed")
 
     def _rewrite(self, sealed: BranchRecord) -> StagingCompactionReport:

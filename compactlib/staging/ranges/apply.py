@@ -12,6 +12,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Set
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, suppress
 from itertools import islice
 from typing import Final
 
@@ -22,9 +24,15 @@ from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.rows import ChangeBatch, Rows, unsorted
 from compactlib.staging.values import Applied, Changes, MetaRangeId, RangeEntry, RangeId
 
+_LARGE_BYTES: Final = 1 << 20
+"""Ranges of at least this size are written in the background."""
+
 
 class RangeWriter:
-    """Writes a metarange. Its files are unreachable until `finish` has returned. For one thread.
+    """Writes a metarange. Its files are unreachable until `finish` has returned. For one thread; close it at the end.
+
+    A large range is written by a thread of the writer while the caller makes the next one: one at a time. The next
+    write, or `end`, raises its error.
 
     Ranges of the base (`known`) are not written again; those of other metaranges (`elsewhere`) are marked as reused.
     The budget is charged the logical bytes of each range before its write. `ranges_written` and `bytes_written` count
@@ -43,6 +51,8 @@ class RangeWriter:
         self._last_key = b""
         self._closed: list[RangeEntry] = []
         self._to_confirm: list[str] = []
+        self._pool: ThreadPoolExecutor | None = None
+        self._pending: Future[None] | None = None
 
     @property
     def is_between_ranges(self) -> bool:
@@ -68,10 +78,11 @@ class RangeWriter:
         self._append(entry, is_new=entry.range_id not in self._known)
 
     def end(self) -> list[RangeEntry]:
-        """Close the last range, and return all ranges."""
+        """Close the last range, and return all ranges, which are durable."""
         if len(self._open):
             self._write(self._open)
             self._open = self._files.range_format.rows(())
+        self._wait()
         return self._closed
 
     def finish(self, base_id: MetaRangeId | None) -> MetaRangeId:
@@ -81,6 +92,11 @@ class RangeWriter:
             self._files.write_metarange(metarange_id, data)
             self._files.confirm([*self._to_confirm, self._files.path_of_metarange(metarange_id)])
         return metarange_id
+
+    def close(self) -> None:
+        """Wait for the thread's end."""
+        if self._pool is not None:
+            self._pool.shutdown()
 
     def _go_on(self, first: bytes, last: bytes) -> None:
         if first <= self._last_key:
@@ -100,11 +116,23 @@ class RangeWriter:
         is_new = range_id not in self._known and range_id not in self._elsewhere
         if is_new:
             self._budget.spend(entry.size_bytes)
-            self._files.write_range(range_id, rows)
+            self._wait()
+            if entry.size_bytes >= _LARGE_BYTES:
+                self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="compactlib-ranges")
+                with suppress(RuntimeError):  # no thread can start, as at the end of the interpreter
+                    self._pending = self._pool.submit(self._files.write_range, range_id, rows)
+            if self._pending is None:
+                self._files.write_range(range_id, rows)
         elif range_id not in self._known:
             self._files.mark_reuse(range_id)
             self._to_confirm.append(self._files.path_of_range(range_id))
         self._append(entry, is_new=is_new)
+
+    def _wait(self) -> None:
+        """Wait for the range that the thread writes, and raise its error."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
 
 
 MAX_BATCH: Final = 32_768
@@ -183,17 +211,18 @@ class Apply:
     def run(self, base_id: MetaRangeId | None) -> Applied:
         """Apply all changes, and publish the result, unless it is `base_id`; see `CommittedRanges.apply`."""
         self._work = f"apply to {'nothing' if base_id is None else base_id[:12]}"
-        writer = self._writer
-        self._walk()
-        metarange_id = writer.finish(base_id)
+        with closing(self._writer) as writer:
+            self._walk()
+            metarange_id = writer.finish(base_id)
         self._notify(len(self._base.entries) + 1)
         return Applied(metarange_id=metarange_id, ranges_written=writer.ranges_written,
                        bytes_written=writer.bytes_written, **self.counts)
 
     def ranges(self) -> list[RangeEntry]:
         """Apply all changes and return the ranges, durable but not published: a part of a larger result."""
-        self._walk()
-        return self._writer.end()
+        with closing(self._writer) as writer:
+            self._walk()
+            return writer.end()
 
     def _walk(self) -> None:
         for place, entry in enumerate(self._base.entries):

@@ -246,7 +246,7 @@ class ParquetFormat:
             raise CorruptData(path=path, offset=at, expected=f"the seal of range {range_id}, "
                               f"{_seal_of(data, at, range_id)!r}", found=repr(data[at:at + _DIGITS]))
         try:
-            table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+            table = pq.ParquetFile(pa.BufferReader(data)).read()
             if tuple(table.column_names) != COLUMNS or any(column.null_count for column in table.columns):
                 raise CorruptData(path=path, offset=0, expected=f"the columns {', '.join(COLUMNS)} without nulls",
                                   found=str(table.schema))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -226,3 +227,15 @@ def test_threads_share_one() -> None:
     finally:
         sys.setswitchinterval(before)
     assert not service.is_running
+
+
+def test_wakes_of_a_service_without_a_thread_take_no_memory() -> None:
+    service = PeriodicService(lambda _: None, name="work", clock=ManualClock())
+    tracemalloc.start()
+    try:
+        for _ in range(20_000):
+            service.wake()
+            service.run_pending()
+        assert tracemalloc.get_traced_memory()[0] < 50_000
+    finally:
+        tracemalloc.stop()

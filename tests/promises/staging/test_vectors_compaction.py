@@ -245,3 +245,11 @@ def test_an_outdated_plan_changes_nothing() -> None:
     with pytest.raises(Stale):
         world.repo.compact(plan)
     assert branch.record() == before
+
+
+def test_a_plan_of_a_deleted_branch_is_outdated() -> None:
+    world, _ = sigma()
+    plan = world.repo.plan(NOW)
+    world.repo.delete_branch("main")
+    with pytest.raises(Stale):
+        world.repo.compact(plan)

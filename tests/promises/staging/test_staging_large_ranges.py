@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A commit writes large ranges in a thread: an error of it fails the commit by name, and no thread is left."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from compactlib.budget import Budget
+from compactlib.clock import ManualClock
+from compactlib.errors import BudgetSpent
+from compactlib.kv import MemoryStore, Retries
+from compactlib.objects import MemoryObjects
+from compactlib.objects.errors import ObjectStoreFailed
+from compactlib.staging import Branch, CommittedRanges, Repository, SplitRule, StagingOptions
+
+RECORDS = {b"%02d" % number: bytes([number]) * 600_000 for number in range(10)}
+RANGES = 4
+
+
+class Objects(MemoryObjects):
+    """Refuses one of the ranges, and notes which threads write ranges."""
+
+    refused: int | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writers: list[threading.Thread] = []
+
+    def _create(self, key: str, data: bytes | memoryview) -> None:
+        if key.startswith("ranges/"):
+            self.writers.append(threading.current_thread())
+            if len(self.writers) - 1 == self.refused:
+                raise ObjectStoreFailed(operation="create", key=key, detail="503")
+        super()._create(key, data)
+
+
+def dirty_branch(objects: Objects) -> Branch:
+    rule = SplitRule(max_bytes=1_500_000, raggedness=1 << 30)
+    main = Repository(MemoryStore(), CommittedRanges(objects, rule=rule),
+                      options=StagingOptions(retries=Retries(3, 0))).create_branch("main")
+    main.put_many(RECORDS)
+    return main
+
+
+def check_commit(main: Branch) -> None:
+    main.commit("all")
+    assert {key: record.data for key, record in main.head().records()} == RECORDS
+
+
+@pytest.mark.parametrize("refused", range(RANGES))
+def test_error_of_the_thread_fails_the_commit_and_publishes_nothing(refused: int) -> None:
+    objects, threads = Objects(), set(threading.enumerate())
+    main = dirty_branch(objects)
+    objects.refused = refused
+    with pytest.raises(ObjectStoreFailed, match="503"):
+        main.commit("all")
+    assert set(threading.enumerate()) <= threads
+    assert objects.writers[0] not in threads
+    assert main.record().commit_id is None
+    assert not list(objects.list("metaranges/"))
+    objects.refused = None
+    check_commit(main)
+    assert set(threading.enumerate()) <= threads
+
+
+def test_error_beside_the_thread_leaves_no_thread() -> None:
+    objects, threads = Objects(), set(threading.enumerate())
+    main = dirty_branch(objects)
+    with pytest.raises(BudgetSpent):
+        main.commit("all", budget=Budget(total_bytes=2_000_000))
+    assert set(threading.enumerate()) <= threads
+    assert len(objects.writers) == 1
+    check_commit(main)
+
+
+def test_commit_where_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    objects = Objects()
+    main = dirty_branch(objects)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    check_commit(main)
+    assert set(objects.writers) == {threading.current_thread()}
+    assert len(objects.writers) == RANGES
+
+
+def test_commit_whose_budget_is_spent_ends_at_once() -> None:
+    clock = ManualClock()
+    main = Repository(MemoryStore(), CommittedRanges(MemoryObjects()), clock=clock).create_branch("main")
+    main.put(b"a", bytes(1000))
+    before = clock.now()
+    with pytest.raises(BudgetSpent):
+        main.commit("all", budget=Budget(total_bytes=1))
+    assert clock.now() == before
