@@ -90,6 +90,16 @@ def test_a_store_that_denies_deletes_is_opened_and_keeps_all() -> None:
         assert [info.key for info in store.list()] == ["a"]
 
 
+def test_a_store_that_denies_creates_is_opened_for_reads() -> None:
+    with hostile(Manner.DENIES_CREATES) as address:
+        bucket = s3_servers.bucket(address, "hostile")
+        bucket.put("a", b"1")
+        with RemoteObjects(bucket) as store:
+            assert store.get("a") == b"1"
+            with pytest.raises(AccessDenied):
+                store.create("b", b"2")
+
+
 def test_object_exists_is_raised_only_for_an_existing_object() -> None:
     """S3 answers 409 while another create or delete of the key is under way, which may leave nothing there."""
     with hostile(Manner.CONFLICTS) as address:

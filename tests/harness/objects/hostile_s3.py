@@ -32,6 +32,7 @@ class Manner(enum.Enum):
     LOSES_THE_FIRST_ANSWER = "carries the first put out, and answers it with an internal error"
     FAILS_TO_LIST = "answers a listing with an internal error"
     DENIES_DELETES = "answers a delete with 403 Access Denied"
+    DENIES_CREATES = "answers a conditional put with 403 Access Denied"
 
 
 @contextmanager
@@ -59,6 +60,8 @@ def _handler(manner: Manner) -> type[BaseHTTPRequestHandler]:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             if self.headers.get("If-None-Match") and manner is Manner.REFUSES_CONDITIONS:
                 self.fail(501, "NotImplemented")
+            elif self.headers.get("If-None-Match") and manner is Manner.DENIES_CREATES:
+                self.fail(403, "AccessDenied")
             elif (manner is Manner.CONFLICTS and self.headers.get("If-None-Match")
                   and "/compactlib-probe/" not in self.key):
                 self.fail(409, "ConditionalRequestConflict")
