@@ -6,7 +6,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
+from compactlib.raftlog import LogOptions, LogReader, SegmentLimits, SegmentLog
 
 ENTRIES = [(index, 1, b"payload %03d" % index * 10) for index in range(1, 201)]
 OPTIONS = LogOptions(limits=SegmentLimits(max_entries=1000))
@@ -35,6 +35,15 @@ def test_an_ended_segment_has_no_zeros(tmp_path: Path) -> None:
         log.end_segment()
         segment, *_ = sorted((tmp_path / "log").glob("*.segment"))
         assert segment.read_bytes().endswith(ENTRIES[-1][2])
+
+
+def test_zeros_of_a_truncated_segment_do_not_count_as_dead_bytes(tmp_path: Path) -> None:
+    with written(tmp_path / "log") as log:
+        log.append([(151, 2, b"another")])
+        counted = log.view().segments[0].data_bytes
+        assert counted == sum(len(payload) for _, _, payload in ENTRIES)
+        with LogReader(tmp_path / "log") as reader:
+            assert reader.view().segments[0].data_bytes == counted
 
 
 def test_a_killed_log_with_zeros_has_its_entries_and_takes_more(tmp_path: Path) -> None:
