@@ -166,9 +166,9 @@ def answers_of(executor: Executor, tasks: Sequence[RewriteTask], *, budget: Budg
 class LocalExecutor:
     """Runs tasks in this process: one after the other, or in `workers` threads.
 
-    Threads overlap reading, checksumming of large entries, and fsync; they share the caller's budget. The observer is
-    called on the caller's thread, while it waits for an outcome. Threads run at most `2 * workers` tasks ahead of the
-    caller, so that memory does not grow with the number of tasks.
+    Threads overlap fsync, and the reading and checksumming of tasks that take no turns (`Attempt.turn`); they share the
+    caller's budget. The observer is called on the caller's thread, while it waits for an outcome. Threads run at most
+    `2 * workers` tasks ahead of the caller, so that memory does not grow with the number of tasks.
 
     Args:
         workers: the number of concurrent tasks, >= 1.

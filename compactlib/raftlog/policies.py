@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from sys import float_info
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import attrs
 
-from compactlib._arguments import is_fraction, is_seconds, is_whole
+from compactlib._arguments import is_fraction, is_one_of, is_seconds, is_whole
 from compactlib.errors import InvalidInput
 from compactlib.raftlog.compaction.plan import DropDead
 from compactlib.raftlog.compaction.policy import (
@@ -27,6 +27,8 @@ from compactlib.raftlog.compaction.policy import (
 from compactlib.raftlog.values import SegmentStats
 
 __all__ = ["DeadBytes", "DeadRatio", "DropDead", "Elapsed", "EveryNMinors", "Manual", "SeedPolicy"]
+
+Measure: TypeAlias = Literal["bytes", "entries"]
 
 
 @attrs.frozen(kw_only=True)
@@ -112,18 +114,25 @@ def _is_ratio(_: object, field: Any, value: float) -> None:
 
 @attrs.frozen
 class DeadRatio(Trigger):
-    """Due at a ratio of dead to live stored bytes, payloads and index records; never due if nothing is dead.
+    """Due at a ratio of dead to live bytes or entries; never due if nothing is dead.
 
     Attributes:
         dead_per_live: the ratio, >= 0: 1.0 is half dead, 3.0 three quarters. With nothing live, any dead entry is
             enough.
+        measure: `"bytes"` as they are stored, payloads and index records, or `"entries"`.
     """
 
     dead_per_live: float = attrs.field(default=1.0, validator=_is_ratio)
+    measure: Measure = attrs.field(default="bytes", validator=is_one_of(Measure))
 
     def is_due(self, view: LogView, minors: int, seconds: float) -> bool:
-        dead = sum(map(stored_dead_bytes, view.compactable))
-        return dead > 0 and dead >= self.dead_per_live * sum(map(stored_live_bytes, view.compactable))
+        if self.measure == "bytes":
+            dead = sum(map(stored_dead_bytes, view.compactable))
+            live = sum(map(stored_live_bytes, view.compactable))
+        else:
+            live = sum(segment.live_entries for segment in view.compactable)
+            dead = sum(segment.entries for segment in view.compactable) - live
+        return dead > 0 and dead >= self.dead_per_live * live
 
 
 @attrs.frozen

@@ -42,6 +42,7 @@ from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
 
 _RECORD_WORDS = native.RECORD_BYTES // 8
 _IDLE: list[Copier] = []
+_MAX_IDLE_VIEWS = 1 << 14
 
 
 @attrs.frozen
@@ -163,14 +164,14 @@ class Part:
 
 @contextlib.contextmanager
 def idle_copier() -> Iterator[Copier]:
-    """A copier whose buffers serve one task after the other; one stays when none is in use."""
+    """A copier whose buffers serve one task after the other; one stays, unless it has grown."""
     # The page faults of new buffers, and their views, cost a fifth of a copy of runs.
     try:
         copier = _IDLE.pop()
     except IndexError:
         copier = Copier()
     yield copier
-    if not _IDLE:
+    if copier.is_small and not _IDLE:
         _IDLE.append(copier)
 
 
@@ -185,6 +186,11 @@ class Copier:
         self._size = 0
         self._views: list[memoryview] = []
         self._np = _numpy() if by_arrays else None
+
+    @property
+    def is_small(self) -> bool:
+        """Whether its memory has not grown for a large payload, or for the views of many of a few bytes."""
+        return len(self._out) == MAX_SPAN_BYTES and len(self._views) <= _MAX_IDLE_VIEWS
 
     def part(self, stack: contextlib.ExitStack, path: str, live: IndexSet, ref: SegmentRef) -> Part:
         """The entries to copy from the segment at `path`, which stays open until `stack` is closed.

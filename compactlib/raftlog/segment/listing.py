@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from compactlib.errors import CorruptData, NotFound, StorageError
+from compactlib.errors import CorruptData, NotFound, StorageError, Unsupported
 from compactlib.files.disk import StrPath, list_folder, look_at
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.names import segment_name, segment_number
@@ -194,12 +194,15 @@ def _require_inside(folder: StrPath, leader: SegmentRef, ref: SegmentRef, row: S
 def leader_copied_to(folder: StrPath, number: int) -> int | None:
     """The number of the merged segment that a tool has copied to the name of segment `number`, which was a link.
 
-    `None` unless the file's header has a lower number, whose segment is in the folder.
+    `None` unless it has the header and the seal, so the entries, of a segment in the folder with a lower number.
     """
-    with contextlib.suppress(CorruptData), SegmentReader(os.path.join(folder, segment_name(number))) as reader:
-        found = reader.loaded.header.number
-        if found < number and os.path.isfile(os.path.join(folder, segment_name(found))):
-            return found
+    path = os.path.join(folder, segment_name(number))
+    with contextlib.suppress(CorruptData, NotFound, Unsupported), SegmentReader(path) as copy:
+        found = copy.loaded
+        if found.header.number < number:
+            with open_segment(folder, found.header.number) as leader:
+                if (leader.loaded.header, leader.loaded.seal) == (found.header, found.seal):
+                    return found.header.number
     return None
 
 

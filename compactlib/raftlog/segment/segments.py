@@ -686,6 +686,7 @@ class Segments:
         if writer is not None and writer is not successor:
             if cut is not None and cut.ref.number == writer.number:
                 writer.flush()
+                writer.cut_zeros()
             writer.abandon()
         # The list before the files: a read without the lock finds the files of all listed segments.
         self._show(kept, [*removed, *([] if cut is None else [cut.ref.number])])

@@ -233,7 +233,7 @@ class SegmentWriter(Closing):
         if not self._is_open:
             self._refuse()
         self.flush()
-        self._cut_zeros()
+        self.cut_zeros()
         self._out.sync()
         # From here on nothing is appended, also if the disk refuses the rest.
         self._is_open = False
@@ -259,7 +259,7 @@ class SegmentWriter(Closing):
         self._data_end = self._flushed_end = synced.data_end
         self._flushed_entries, self._index_crc, self._is_open = 0, 0, True
 
-    def _cut_zeros(self) -> None:
+    def cut_zeros(self) -> None:
         """Truncate the zeros behind the payloads, which the next opening would take for a torn tail."""
         if self._zeros.filled > self._flushed_end:
             self._out.truncate(self._flushed_end)
@@ -277,7 +277,7 @@ class SegmentWriter(Closing):
         try:
             if self._is_open:
                 self.sync()
-                self._cut_zeros()
+                self.cut_zeros()
         finally:
             self.abandon()
 

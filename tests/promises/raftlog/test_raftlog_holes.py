@@ -101,6 +101,35 @@ def test_copy_by_a_tool_that_follows_links_is_opened_as_the_log(tmp_path: Path) 
         assert log.verify().is_sound
 
 
+def test_copy_of_a_merged_segment_beside_an_older_file_of_it_is_named(tmp_path: Path) -> None:
+    options = LogOptions(limits=SegmentLimits(max_entries=10))
+    with SegmentLog(tmp_path / "log", options) as log:
+        log.append([(index, 1, b"entry %d" % index) for index in range(1, 101)])
+        log.snapshot(90, live=range(3, 91, 7))
+        shutil.copytree(tmp_path / "log", tmp_path / "backup")
+        log.compact(policy=SeedPolicy())
+    # The next run of a backup that follows links was interrupted, before it came to the merged segments' own names.
+    for link in (tmp_path / "log").iterdir():
+        if link.is_symlink():
+            shutil.copy(link, tmp_path / "backup" / link.name)
+    names = sorted(os.listdir(tmp_path / "backup"))
+    for opened in (SegmentLog, LogReader):
+        with pytest.raises(CorruptData, match="as in the file name"):
+            opened(tmp_path / "backup")
+    assert sorted(os.listdir(tmp_path / "backup")) == names, "the only copies stay"
+
+
+def test_segment_of_another_format_is_a_finding(tmp_path: Path) -> None:
+    options = LogOptions(limits=SegmentLimits(max_entries=10))
+    with SegmentLog(tmp_path, options) as log:
+        log.append([(index, 1, b"entry") for index in range(1, 41)])
+    with LogReader(tmp_path) as reader:
+        paths = [Path(reader.path_of(ref.number)) for ref in reader.refs[:2]]
+        paths[0].write_bytes(b"damage")
+        paths[1].write_bytes(b"RASG" + paths[1].read_bytes()[4:])
+        assert [finding.kind for finding in reader.verify().findings] == ["damage", "format"]
+
+
 @pytest.mark.parametrize("name", ["nonsense.compacting", "SNAPSHOT.tmp", f"rewrite-run-{1:016d}.segment.attempt"])
 def test_opening_removes_what_an_interrupted_step_left(name: str, tmp_path: Path) -> None:
     with SegmentLog(tmp_path) as log:

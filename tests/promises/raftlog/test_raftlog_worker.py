@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -69,6 +69,17 @@ def test_worker_calls_the_trigger_once_in_a_period(tmp_path: Path) -> None:
         clock.advance(2.0)
         assert worker.run_pending()
         assert all(log.read(index) == Entry(index, 1, b"%d" % index) for index in LIVE)
+
+
+@pytest.mark.parametrize(("measure", "is_due"), [("bytes", False), ("entries", True)])
+def test_dead_ratio_counts_bytes_or_entries(measure: Literal["bytes", "entries"], is_due: bool,
+                                            tmp_path: Path) -> None:
+    options = LogOptions(limits=SegmentLimits(max_entries=10), policy=SeedPolicy(reclaim_fraction=0.0),
+                         trigger=DeadRatio(1.0, measure))
+    with SegmentLog(tmp_path, options) as log:
+        log.append([(1, 1, bytes(10_000)), *((index, 1, b"x") for index in range(2, 21))])
+        log.snapshot(10, [1])
+        assert bool(log.plan().groups) == is_due
 
 
 def test_compaction_that_found_no_room_is_tried_again(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ VIEW = LogView(segments=tuple(SegmentStats(ref=SegmentRef(number, 10 * number, 1
 
 @pytest.mark.parametrize(("trigger", "is_due"), [
     (EveryNMinors(3), True), (EveryNMinors(4), False), (EveryNMinors(0), True),
-    (DeadRatio(1.3), True), (DeadRatio(1.4), False),
+    (DeadRatio(1.3), True), (DeadRatio(1.4), False), (DeadRatio(1.0, "entries"), True),
+    (DeadRatio(1.1, "entries"), False),
     (DeadBytes(290), True), (DeadBytes(291), False), (Elapsed(60.0), True), (Elapsed(61.0), False), (Manual(), False),
     (EveryNMinors(4) | DeadBytes(290), True), (EveryNMinors(4) | DeadBytes(291), False),
     (EveryNMinors(3) & DeadBytes(290), True), (EveryNMinors(3) & DeadBytes(291), False)], ids=str)
@@ -35,7 +36,8 @@ def test_nothing_dead_is_due_for_no_ratio() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: EveryNMinors(-1), lambda: DeadRatio(-0.1), lambda: DeadRatio(float("nan")),
-                                  lambda: DeadBytes(0), lambda: Elapsed(-1.0)])
+                                  lambda: DeadBytes(0), lambda: Elapsed(-1.0),
+                                  lambda: DeadRatio(1.0, "files")])  # type: ignore[arg-type]
 def test_setting_out_of_its_range_is_refused(make: object) -> None:
     with pytest.raises(InvalidInput):
         make()  # type: ignore[operator]
