@@ -283,6 +283,23 @@ def test_entries_above_the_snapshot_stay_where_the_log_is_the_leaders(tmp_path: 
             assert list(again.entries(LAST + 1)) == above
 
 
+def test_snapshot_at_the_highest_index_is_received(tmp_path: Path) -> None:
+    highest = (1 << 64) - 1
+    entries = [Entry(highest - 1, 1, b"before the last"), Entry(highest, 1, b"last")]
+    for name in ("leader", "follower"):
+        (tmp_path / name).mkdir()
+    with member(tmp_path / "leader") as of, member(tmp_path / "follower") as to:
+        for log in (of, to):
+            log.append(entries)
+            log.sync()
+        of.snapshot(highest, [highest], [STATE])
+        ended = transfer(of, to)
+        assert isinstance(ended.received, TransferReport), ended
+    with member(tmp_path / "follower") as to:
+        assert (to.state.index, list(to.entries())) == (highest, entries[1:])
+        assert to.verify().is_sound
+
+
 # -- damage
 
 
