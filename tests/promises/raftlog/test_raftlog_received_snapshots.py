@@ -409,6 +409,30 @@ def test_entries_that_do_not_follow_are_refused_as_damage(wrong: str, tmp_path: 
         require_installed(transfer(of, to), to)
 
 
+def test_frame_of_more_entries_than_allowed_is_refused_as_damage(tmp_path: Path) -> None:
+    """An entry of no bytes takes 20 in the frame, and many times as much in memory."""
+    entries = [Entry(index, 1, b"") for index in range(1, 1101)]
+    held: list[int] = []
+
+    def joined(frame: Passing) -> Sequence[bytes]:
+        if frame.kind != "entries":
+            return [frame.data]
+        held.append(FRAME.unpack_from(frame.data, 12)[5])
+        if len(held) == 1:
+            return []
+        indexes = range(1, sum(held) + 1)
+        return [rebuilt(frame, sparse(indexes, [1] * len(indexes), [b""] * len(indexes), 0))]
+
+    (tmp_path / "leader").mkdir()
+    with member(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+        of.append(entries)
+        of.snapshot(1100, range(1, 1101), [STATE])
+        ended = transfer(of, to, change=joined, chunk_bytes=1 << 20)
+        assert held == [1024, 76]
+        assert isinstance(ended.received, FrameDamaged), ended
+        require_unchanged(to)
+
+
 def test_frame_that_announces_too_much_is_refused_before_it_is_read(tmp_path: Path) -> None:
     """A peer chooses the length, so it must not choose the memory."""
     head = struct.pack("<IB3x", 1 << 31, 3)
