@@ -33,8 +33,8 @@ class RemoteObjects(ObjectStore):
     one request to S3, and one for each key to other stores.
 
     Opening tests whether the store has conditional writes: some servers with S3's protocol ignore the condition and
-    overwrite. The test creates an object twice under a new name, and deletes it if the credentials may delete. Credentials
-    for reads alone open the store without it.
+    overwrite. The test creates an object twice under a new name, and deletes it if the credentials may delete.
+    Credentials for reads alone open the store without it.
 
     Args:
         store: a store of obstore, configured with bucket, credentials, retries and time-outs.

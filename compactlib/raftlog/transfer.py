@@ -209,11 +209,12 @@ def _message(kind: type[Message], body: bytes) -> Message:
         return kind(_OFFSET.unpack_from(body)[0], body[_OFFSET.size:])
     if kind is Entries:
         decoded = decode_frame(body, 0, 0)
-        if decoded is None or not decoded[0].is_sparse or decoded[0].frame_bytes != len(body):
-            raise ValueError("no sparse frame")
-        for _ in decoded[0].runs():
+        frame = None if decoded is None else decoded[0]
+        if frame is None or not frame.is_sparse or frame.frame_bytes != len(body) or frame.entries > MAX_FRAME_ENTRIES:
+            raise ValueError(f"no sparse frame of at most {MAX_FRAME_ENTRIES} entries")
+        for _ in frame.runs():
             pass  # raises if the lengths of the payloads do not fit
-        return Entries(decoded[0])
+        return Entries(frame)
     if kind is Offer:
         (version,) = _VERSION.unpack_from(body)
         if version != VERSION:

@@ -9,7 +9,7 @@ and retries.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import attrs
 
@@ -170,8 +170,8 @@ class LogCompactionWorker(PeriodicService):
         self._executor = executor
         self._given = budget
         self._observer = Observers(observer)
-        self._is_snapshot_requested = False
-        self._policy: LogPolicy | None = None
+        # Each use is a single call of C, so that no request of another thread is lost.
+        self._requested: dict[str, Any] = {}
         self._lent: Budget | None = None
         self.last_report: LogCompactionReport | None = None
         self.last_snapshot: SnapshotReport = SnapshotReport(why="no attempt was made yet")
@@ -186,7 +186,7 @@ class LogCompactionWorker(PeriodicService):
             policy: chooses the victims; the policy of the last request counts. `None`: the log's own rule.
         """
         if policy is not None:
-            self._policy = policy
+            self._requested["policy"] = policy
         self.wake()
 
     def request_snapshot(self) -> None:
@@ -198,7 +198,7 @@ class LogCompactionWorker(PeriodicService):
         if self._writer is None:
             raise InvalidInput("the worker writes no snapshots; make it with snapshots=SnapshotWriter(...), or call "
                                "RaftLog.snapshot")
-        self._is_snapshot_requested = True
+        self._requested["snapshot"] = True
         self.wake()
 
     def cancel(self) -> None:
@@ -238,17 +238,18 @@ class LogCompactionWorker(PeriodicService):
     def _write_snapshot(self, budget: Budget) -> None:
         if self._writer is None:
             return
-        is_asked, self._is_snapshot_requested = self._is_snapshot_requested, False
+        is_asked = self._requested.pop("snapshot", False)
         try:
             self.last_snapshot = written = self._writer.write(budget, is_asked=is_asked)
         except BaseException:
-            self._is_snapshot_requested |= is_asked
+            if is_asked:
+                self._requested["snapshot"] = True
             raise
         if not written.is_empty:
             self._observer.event(SNAPSHOT_WRITTEN, **attrs.asdict(written))
 
     def _compact(self, budget: Budget) -> None:
-        policy = self._take_policy()
+        policy = self._requested.pop("policy", None)
         try:
             report = self._log.compact(policy=policy, executor=self._executor, budget=budget)
         except BaseException as error:
@@ -258,14 +259,10 @@ class LogCompactionWorker(PeriodicService):
                     # A retry may find another executor, or free space; damage stays.
                     return
             # A request during the compaction counts more.
-            self._policy = self._policy or policy
+            self._requested.setdefault("policy", policy)
             raise
         if not report.is_empty or self.last_report is None:
             self.last_report = report
-
-    def _take_policy(self) -> LogPolicy | None:
-        policy, self._policy = self._policy, None
-        return policy
 
     def _is_log_closed(self) -> bool:
         """Whether the log is closed; a policy may raise `Closed` of another object."""

@@ -33,6 +33,7 @@ from compactlib.errors import CorruptData, InvalidInput, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import StrPath, list_folder
 from compactlib.files.record_frame import RecordFrame
+from compactlib.raftlog.values import MAX_INDEX
 
 WAL_TEMPORARY_SUFFIX = ".tmp"
 FILE_HEADER_BYTES = 64
@@ -209,7 +210,7 @@ def sparse_frame(indexes: Sequence[int], terms: Sequence[int], payloads: Sequenc
 
 def cut_frame(after: int) -> Frame:
     """A truncation of everything above `after`; -1 for all."""
-    return Frame(FrameKind.CUT, after + 1, 0, after if after >= 0 else None, True, 0, b"", 0)
+    return Frame(FrameKind.CUT, min(after + 1, MAX_INDEX), 0, after if after >= 0 else None, True, 0, b"", 0)
 
 
 def log_frame(log_id: str, *, repeats: bool = False) -> Frame:

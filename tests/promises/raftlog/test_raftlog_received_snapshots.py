@@ -283,6 +283,23 @@ def test_entries_above_the_snapshot_stay_where_the_log_is_the_leaders(tmp_path: 
             assert list(again.entries(LAST + 1)) == above
 
 
+def test_snapshot_at_the_highest_index_is_received(tmp_path: Path) -> None:
+    highest = (1 << 64) - 1
+    entries = [Entry(highest - 1, 1, b"before the last"), Entry(highest, 1, b"last")]
+    for name in ("leader", "follower"):
+        (tmp_path / name).mkdir()
+    with member(tmp_path / "leader") as of, member(tmp_path / "follower") as to:
+        for log in (of, to):
+            log.append(entries)
+            log.sync()
+        of.snapshot(highest, [highest], [STATE])
+        ended = transfer(of, to)
+        assert isinstance(ended.received, TransferReport), ended
+    with member(tmp_path / "follower") as to:
+        assert (to.state.index, list(to.entries())) == (highest, entries[1:])
+        assert to.verify().is_sound
+
+
 # -- damage
 
 
@@ -390,6 +407,30 @@ def test_entries_that_do_not_follow_are_refused_as_damage(wrong: str, tmp_path: 
         assert isinstance(ended.received, FrameDamaged), ended
         require_unchanged(to)
         require_installed(transfer(of, to), to)
+
+
+def test_frame_of_more_entries_than_allowed_is_refused_as_damage(tmp_path: Path) -> None:
+    """An entry of no bytes takes 20 in the frame, and many times as much in memory."""
+    entries = [Entry(index, 1, b"") for index in range(1, 1101)]
+    held: list[int] = []
+
+    def joined(frame: Passing) -> Sequence[bytes]:
+        if frame.kind != "entries":
+            return [frame.data]
+        held.append(FRAME.unpack_from(frame.data, 12)[5])
+        if len(held) == 1:
+            return []
+        indexes = range(1, sum(held) + 1)
+        return [rebuilt(frame, sparse(indexes, [1] * len(indexes), [b""] * len(indexes), 0))]
+
+    (tmp_path / "leader").mkdir()
+    with member(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+        of.append(entries)
+        of.snapshot(1100, range(1, 1101), [STATE])
+        ended = transfer(of, to, change=joined, chunk_bytes=1 << 20)
+        assert held == [1024, 76]
+        assert isinstance(ended.received, FrameDamaged), ended
+        require_unchanged(to)
 
 
 def test_frame_that_announces_too_much_is_refused_before_it_is_read(tmp_path: Path) -> None:

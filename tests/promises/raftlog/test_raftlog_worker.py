@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal
 
+import attrs
 import pytest
 
 from compactlib.clock import ManualClock
@@ -15,8 +18,10 @@ from compactlib.raftlog import (
     DeadRatio,
     Entry,
     EveryNMinors,
+    LogChoice,
     LogCompactionWorker,
     LogOptions,
+    LogView,
     MachineCopy,
     RaftLog,
     SeedPolicy,
@@ -222,3 +227,55 @@ def test_worker_is_stopped_with_its_log(tmp_path: Path) -> None:
         log.snapshot(90, [7])
         log.flush()
     assert workers[0].failures == 0
+
+
+@attrs.frozen
+class Seen(SeedPolicy):
+    """Records that it was called."""
+
+    calls: list[int] = attrs.field(factory=list)
+
+    def choose(self, view: LogView, now: float) -> LogChoice:
+        self.calls.append(len(view.segments))
+        return super().choose(view, now)
+
+
+def test_requests_beside_any_step_of_a_turn_are_carried_out(machine_log: RaftLog) -> None:
+    log = machine_log
+    log.append([(1, 1, b"x")])
+    log.snapshot(1, ())
+    writer = SnapshotWriter(log, applied=lambda: log.last_index, when=None,
+                            copy=lambda: MachineCopy(log.last_index, (), [b"state"]))
+    worker = LogCompactionWorker(log, snapshots=writer, every_seconds=None)
+    places = iter(range(10_000))
+    policy = Seen()
+    left = 0
+
+    def request_once(frame: FrameType, event: str, _: object) -> Any:
+        """As another thread that gets its turn before a byte code."""
+        nonlocal left
+        if Path(frame.f_code.co_filename).name != "worker.py":
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left == 0:
+                worker.request_snapshot()
+                worker.request(policy)
+        return request_once
+
+    while left <= 0:
+        policy.calls.clear()
+        log.append([(log.last_index + 1, 1, b"x")])
+        left = place = next(places) + 1
+        worker.wake()
+        sys.settrace(request_once)
+        try:
+            worker.run_pending()
+        finally:
+            sys.settrace(None)
+        while worker.run_pending():
+            pass
+        if left <= 0:
+            assert (log.state.index, len(policy.calls)) == (log.last_index, 1), f"requested before byte code {place}"
+    assert place > 100
