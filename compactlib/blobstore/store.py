@@ -290,6 +290,8 @@ class BlobStore(Reading):
             except (StorageError, Closed):
                 raise
             except CompactlibError:
+                if plan.reference_time > max(log.clock.now() - self.config.deleted_retention_seconds, 0.0):
+                    continue  # the clock was set back since the plan
                 return False
             if report.is_empty and not log.free_segments:
                 return False

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from threading import Thread
 from typing import Any
 
+import attrs
 import pytest
 
 from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, Missing, StoreFull
@@ -116,3 +118,17 @@ def test_put_into_a_cache_that_is_closed_during_its_eviction_says_so(tmp_path: P
             else:
                 assert not closed
     assert refused > 1
+
+
+@pytest.mark.parametrize("retention", [0.0, 10.0])
+def test_put_into_a_full_cache_evicts_while_the_clock_is_set_back(tmp_path: Path, retention: float) -> None:
+    """At each reading of the clock in turn."""
+    for reading in range(1, 10):
+        clock = CallsAt()
+        with BlobStore(tmp_path / f"cache {reading}", attrs.evolve(CONFIG, deleted_retention_seconds=retention),
+                       clock=clock) as store:
+            for number in range(64):
+                store.put(b"%d" % number, bytes(900), ttl_seconds=1_000.0 + number)
+            clock.call, clock.readings_left = partial(clock.set_now, 999_999.0), reading
+            store.put(b"another", bytes(900))
+            assert isinstance(store.get(b"another"), Blob)
