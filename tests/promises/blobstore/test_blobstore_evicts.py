@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, Missing, StoreFull
+from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, BlobView, Missing, StoreFull
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed
 
@@ -70,6 +71,32 @@ def test_observer_of_an_eviction_waits_for_a_writer_that_evicts_again(tmp_path: 
         assert observer.is_done
         assert isinstance(store.get("more 79"), Blob)
         assert isinstance(store.get("first 79"), Blob)
+
+
+class CountsViews(BlobStore):
+    """Counts how many threads read the whole index at once, and takes its time."""
+
+    now = most = 0
+
+    def view(self, **more: Any) -> BlobView:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        time.sleep(0.02)
+        found = super().view(**more)
+        self.now -= 1
+        return found
+
+
+def test_of_many_writers_of_a_full_cache_one_plans_the_eviction(tmp_path: Path) -> None:
+    with CountsViews(tmp_path / "cache", CONFIG, clock=ManualClock(1_000_000.0)) as store:
+        threads = [Thread(target=put_many, args=(store, name), daemon=True) for name in "abcdef"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30.0)
+            assert not thread.is_alive()
+        assert store.most == 1
+        assert all(isinstance(store.get(f"{name} 79"), Blob) for name in "abcdef")
 
 
 def test_put_into_a_cache_that_cannot_place_its_survivors_is_refused(tmp_path: Path) -> None:
