@@ -61,7 +61,7 @@ def copy_store(source: BlobStore | BlobReader, folder: StrPath, config: BlobStor
         CorruptData: a record of the source is damaged.
         StoreFull, BlobTooLarge: the copy, or its segments, have too little capacity.
         BudgetSpent, StorageError: the budget ended, or the disk refused. After each of these errors the copy is
-            removed, unless the disk refuses that, or the new name of the complete copy.
+            removed, unless the disk refuses that, or the sync of the complete copy's new name.
     """
     disk: Files = LocalFiles() if files is None else files
     path = local_path(folder)
@@ -79,13 +79,13 @@ def copy_store(source: BlobStore | BlobReader, folder: StrPath, config: BlobStor
         with BlobStore(unfinished, quiet, files=disk, clock=clock) as copy:
             done = _copied(source, copy, Budget() if budget is None else budget)
             copy.flush()
+        disk.rename(unfinished, path)
     except BaseException:
         with contextlib.suppress(StorageError, OSError):
             for name in list_folder(unfinished):
                 disk.unlink(os.path.join(unfinished, name))
             disk.remove_folder(unfinished)
         raise
-    disk.rename(unfinished, path)
     disk.sync_folder(os.path.dirname(path))
     return done
 

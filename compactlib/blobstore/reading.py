@@ -160,7 +160,7 @@ class Reading(Closing):
         while missed := [each for each in self._newest().segments if each.name not in read]:
             for segment in missed:
                 limit.spend(0 if segment.is_lost else segment.end - SEGMENT_HEADER_BYTES)
-                found = verify_segment(self.folder, segment)
+                found = verify_segment(self.folder, segment, self._descriptor)
                 if found and not self._newest().has(segment.name):
                     break  # a compaction has removed the segment: its outputs are read instead
                 findings += found

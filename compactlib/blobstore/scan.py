@@ -19,7 +19,7 @@ import attrs
 from compactlib.blobstore.contents import LogSegment
 from compactlib.blobstore.erasure import read_state
 from compactlib.blobstore.records import HEADER_BYTES, MAGIC, MAX_ID_BYTES, IndexEntry, check_record, decode_head
-from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader
+from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, Descriptor, SegmentFile, SegmentHeader
 from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, CorruptData
 from compactlib.files.disk import look_at
@@ -138,7 +138,7 @@ def check_segment(path: str, expected: SegmentHeader, end: int, records: int, se
             raise CorruptData(path=path, offset=end, expected=f"{records} records", found=f"{count}")
 
 
-def verify_segment(folder: str, segment: LogSegment) -> list[Finding]:
+def verify_segment(folder: str, segment: LogSegment, store: Descriptor) -> list[Finding]:
     """Read every record of a segment, and compare it with the index. A writer may append concurrently.
 
     A record that a hard delete is overwriting is no finding: damage counts if it is there twice, and the note of the
@@ -151,8 +151,9 @@ def verify_segment(folder: str, segment: LogSegment) -> list[Finding]:
         return [Finding("missing", name, str(error), error)]
     try:
         file = SegmentFile(path)
-        if file.header.name != segment.name:
-            raise CorruptData(path=path, offset=24, expected=f"segment {name}", found=f"segment {file.header.name}")
+        if attrs.evolve(file.header, first_sequence=0) != store.header(segment.name):
+            raise CorruptData(path=path, offset=0, expected=f"the header {store.header(segment.name)}",
+                              found=f"{file.header}")
     except CompactlibError as error:
         if not segment.records and look_at(path) is None:
             return []  # the creation of the store was cut off

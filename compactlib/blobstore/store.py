@@ -106,6 +106,7 @@ class BlobStore(Reading):
         observers = Observers(observer)
         self._guard = Guard(f"the blob store in {path}")
         self._evicting: set[int] = set()  # the threads that evict
+        self._planning = threading.Lock()  # of the thread that plans an eviction, which reads the whole index
         make_folder(path, config, files, create=create)
         with self._guard.lock, self._guard.opening():
             log, recovery = open_log(self._guard, path, config, files, SystemClock() if clock is None else clock,
@@ -270,17 +271,18 @@ class BlobStore(Reading):
     def _evict(self) -> bool:
         """Free an eighth of a full log, at least one segment; return whether there is room now.
 
-        Holds no lock: the first of several writers evicts, and the others wait for its compaction.
+        The first of several writers evicts, and the others wait for its compaction; no lock is held during that.
         """
         log, least = self._log, 1
         while True:
-            self._guard.wait_for_runs()
-            if log.free_segments:
-                return True
-            view, snapshot = self.view(), log.snapshot()
-            plans = (plan_eviction(view, snapshot, self._compactor.purge, wanted, self.policy, log.clock.now())
-                     for wanted in dict.fromkeys((max(log.descriptor.log_segments // 8, least), least)))
-            plan = next(filter(None, plans), None)
+            with self._planning:
+                self._guard.wait_for_runs()
+                if log.free_segments:
+                    return True
+                view, snapshot = self.view(), log.snapshot()
+                plans = (plan_eviction(view, snapshot, self._compactor.purge, wanted, self.policy, log.clock.now())
+                         for wanted in dict.fromkeys((max(log.descriptor.log_segments // 8, least), least)))
+                plan = next(filter(None, plans), None)
             if plan is None:
                 return bool(log.free_segments)
             try:
@@ -290,6 +292,8 @@ class BlobStore(Reading):
             except (StorageError, Closed):
                 raise
             except CompactlibError:
+                if plan.reference_time > max(log.clock.now() - self.config.deleted_retention_seconds, 0.0):
+                    continue  # the clock was set back since the plan
                 return False
             if report.is_empty and not log.free_segments:
                 return False

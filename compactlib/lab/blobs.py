@@ -93,6 +93,9 @@ class BlobLogModel:
             raise InvalidInput(f"capacity_bytes {self.capacity_bytes} is a log of {self.segments} segments of "
                                f"{self.segment_bytes} bytes with header_bytes {self.header_bytes}; give 2 to "
                                f"{MAX_SEGMENTS} segments that are larger than their header")
+        if self.max_blob_bytes >= self.room_bytes:
+            raise InvalidInput(f"max_blob_bytes is {self.max_blob_bytes}; give less than the {self.room_bytes} bytes "
+                               f"of records that a segment takes")
 
     @property
     def segments(self) -> int:

@@ -98,13 +98,15 @@ class CsvTrace:
 def _operation(line: Mapping[str, Any]) -> tuple[int, int, int, int]:
     """Return kind, size, time to live and time of a line, in milliseconds; raises `ValueError` and the like."""
     kind, time_ms = KIND_NAMES.index(line["op"]), round(float(line["time"]) * 1000)
-    size = 0 if kind == DELETE else int(line.get("size") or 0)
-    life_ms = round(float(line["ttl"]) * 1000) if kind == PUT and line.get("ttl") else FOREVER
+    # Tools that have a number for each missing size write sizes such as 20.0.
+    size = 0.0 if kind == DELETE else float(line.get("size") or 0)
+    lasts = kind != PUT or not line.get("ttl")
+    life_ms = 0 if lasts else round(float(line["ttl"]) * 1000)
     if not line["key"] or abs(time_ms) > _LATEST_MS:
         raise ValueError("no key, or a time out of range")
-    if not int(kind == PUT) <= size <= MAX_RECORD_BYTES or not (life_ms == FOREVER or 0 <= life_ms <= _LATEST_MS):
+    if not (int(kind == PUT) <= size <= MAX_RECORD_BYTES and size.is_integer() and 0 <= life_ms <= _LATEST_MS):
         raise ValueError("a size or a time to live out of range")
-    return kind, size, life_ms, time_ms
+    return kind, int(size), FOREVER if lasts else life_ms, time_ms
 
 
 def _spread(operations: Iterator[Row]) -> Iterator[Row]:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,8 @@ from compactlib.blobstore import (
     copy_store,
 )
 from compactlib.clock import ManualClock
-from compactlib.errors import InvalidInput
+from compactlib.errors import InvalidInput, StorageError
+from compactlib.files import LocalFiles, StrPath
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 18, segment_bytes=1 << 13, journal_max_entries=0, max_blob_bytes=0)
 LARGER = BlobStoreConfig(capacity_bytes=1 << 20, segment_bytes=1 << 16, journal_max_entries=0, max_blob_bytes=0)
@@ -67,6 +70,24 @@ def test_nothing_is_left_of_a_copy_without_room(tmp_path: Path) -> None:
         with pytest.raises(StoreFull):
             copy_store(store, tmp_path / "copy", tiny, clock=clock)
         assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+class RefusesRenames(LocalFiles):
+    """A disk that gives no folder another name."""
+
+    def rename(self, source: StrPath, target: StrPath) -> None:
+        if os.path.isdir(source):
+            raise StorageError.from_os(OSError(errno.EIO, "refused"), "rename", target)
+        super().rename(source, target)
+
+
+def test_nothing_is_left_of_a_copy_that_cannot_get_its_name(tmp_path: Path) -> None:
+    clock = ManualClock(1_700_000_000.0)
+    with filled(tmp_path / "store", clock) as store:
+        with pytest.raises(StorageError, match="refused|rename"):
+            copy_store(store, tmp_path / "copy", LARGER, files=RefusesRenames(), clock=clock)
+        assert [path.name for path in tmp_path.iterdir()] == ["store"]
+        copy_store(store, tmp_path / "copy", LARGER, clock=clock)
 
 
 def test_copy_into_a_folder_that_exists_is_refused(tmp_path: Path) -> None:

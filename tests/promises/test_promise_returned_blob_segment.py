@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll, Deleted, Missing
+from compactlib.clock import Clock, ManualClock
 from compactlib.errors import CorruptData
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 20, segment_bytes=1 << 16, deleted_retention_seconds=0.0,
@@ -18,9 +19,9 @@ COUNT = 40
 with_its_index = pytest.mark.parametrize("has_index", [False, True], ids=["segment alone", "with its index"])
 
 
-def filled(folder: Path) -> None:
+def filled(folder: Path, clock: Clock | None = None) -> None:
     """A store of several full segments."""
-    with BlobStore(folder, CONFIG) as store:
+    with BlobStore(folder, CONFIG, clock=clock) as store:
         for number in range(COUNT):
             store.put(f"k{number}", bytes([number]) * 5000)
         store.put("last", b"x")
@@ -70,3 +71,20 @@ def require_named(folder: Path) -> None:
             except CorruptData:
                 continue
             assert isinstance(found, Missing | Deleted), f"k{number} is back"
+
+
+def test_segment_of_a_replica_with_the_same_records_is_damage(tmp_path: Path) -> None:
+    """Each record says by its checksum of which store it is, and no read accepts one of another store."""
+    for name in ("store", "replica"):
+        filled(tmp_path / name, ManualClock(1_000_000.0))
+    shutil.copy(tmp_path / "replica" / "1_0.log", tmp_path / "store")
+    with BlobStore(tmp_path / "store", CONFIG) as store:
+        assert store.recovery.damage
+        bad = 0
+        for number in range(COUNT):
+            try:
+                store.get(f"k{number}")
+            except CorruptData:
+                bad += 1
+        assert bad
+        assert [finding.place for finding in store.verify().findings] == ["1_0"]

@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from threading import Thread
 from typing import Any
 
+import attrs
 import pytest
 
-from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, Missing, StoreFull
+from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, BlobView, Missing, StoreFull
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed
 
@@ -70,6 +73,32 @@ def test_observer_of_an_eviction_waits_for_a_writer_that_evicts_again(tmp_path: 
         assert isinstance(store.get("first 79"), Blob)
 
 
+class CountsViews(BlobStore):
+    """Counts how many threads read the whole index at once, and takes its time."""
+
+    now = most = 0
+
+    def view(self, **more: Any) -> BlobView:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        time.sleep(0.02)
+        found = super().view(**more)
+        self.now -= 1
+        return found
+
+
+def test_of_many_writers_of_a_full_cache_one_plans_the_eviction(tmp_path: Path) -> None:
+    with CountsViews(tmp_path / "cache", CONFIG, clock=ManualClock(1_000_000.0)) as store:
+        threads = [Thread(target=put_many, args=(store, name), daemon=True) for name in "abcdef"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30.0)
+            assert not thread.is_alive()
+        assert store.most == 1
+        assert all(isinstance(store.get(f"{name} 79"), Blob) for name in "abcdef")
+
+
 def test_put_into_a_cache_that_cannot_place_its_survivors_is_refused(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000.0)
     with BlobStore(tmp_path / "cache", CONFIG, clock=clock, place=lambda _: "odd") as store:  # type: ignore[arg-type,return-value]
@@ -116,3 +145,17 @@ def test_put_into_a_cache_that_is_closed_during_its_eviction_says_so(tmp_path: P
             else:
                 assert not closed
     assert refused > 1
+
+
+@pytest.mark.parametrize("retention", [0.0, 10.0])
+def test_put_into_a_full_cache_evicts_while_the_clock_is_set_back(tmp_path: Path, retention: float) -> None:
+    """At each reading of the clock in turn."""
+    for reading in range(1, 10):
+        clock = CallsAt()
+        with BlobStore(tmp_path / f"cache {reading}", attrs.evolve(CONFIG, deleted_retention_seconds=retention),
+                       clock=clock) as store:
+            for number in range(64):
+                store.put(b"%d" % number, bytes(900), ttl_seconds=1_000.0 + number)
+            clock.call, clock.readings_left = partial(clock.set_now, 999_999.0), reading
+            store.put(b"another", bytes(900))
+            assert isinstance(store.get(b"another"), Blob)

@@ -22,9 +22,10 @@ import pytest
 
 import compactlib
 from compactlib.blobstore import Blob, BlobStore, Deleted
+from compactlib.budget import Budget
 from compactlib.cli import main
 from compactlib.errors import TaskFailed
-from compactlib.executors import RewriteFailure, RewriteTask
+from compactlib.executors import LocalExecutor, RewriteFailure, RewriteTask
 from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.raftlog import DeadEntry, Entry, LogReader, SegmentLog
@@ -231,6 +232,27 @@ def test_compaction_whose_every_step_failed_is_a_failure(tmp_path: Path, capsys:
     assert done["outcome"] == "failed"
     assert "no worker is left" in done["why"]
     assert all_bytes(path) == before
+
+
+@pytest.mark.parametrize(("steps", "code"), [(0, 2), (1, 1)])
+def test_compaction_that_ends_early_leaves_a_part(steps: int, code: int, tmp_path: Path, capsys: Console,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ending:
+        left = steps
+
+        def run(self, tasks: Iterable[RewriteTask], *, budget: Budget, **more: Any) -> Iterator[Any]:
+            if not self.left:
+                budget.cancel()
+            self.left -= 1
+            yield from LocalExecutor().run(tasks, budget=budget, **more)
+
+    monkeypatch.setattr("compactlib.demo.opened_executor", lambda *_: contextlib.nullcontext(Ending()))
+    path = blob_store(tmp_path, blobs=160)
+    ended, out, err = answer(capsys, "compact", path, "--retention", "0", "--policy", "compact_all")
+    assert ended == code, out + err
+    assert ("only a part was done and committed" in out) == bool(steps)
+    assert "that process" not in out + err
+    assert answer(capsys, "verify", path)[0] == 0
 
 
 def test_interrupted_compaction_leaves_the_log_as_before(tmp_path: Path) -> None:

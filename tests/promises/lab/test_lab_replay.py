@@ -234,7 +234,7 @@ def test_known_ends_of_survivors_save_copies() -> None:
 @pytest.mark.parametrize("make", [
     lambda: BlobLogModel.of_slots(1, 16), lambda: BlobLogModel.of_slots(10, 16, deleted_retention_seconds=-1.0),
     lambda: BlobLogModel.of_slots(10, 16, min_free_segments=-1),
-    lambda: RaftLogModel(snapshot_every=0),
+    lambda: BlobLogModel.of_slots(10, 16, max_blob_bytes=16), lambda: RaftLogModel(snapshot_every=0),
     lambda: ByEnd(step=1.0), lambda: DecliningCost(decline=0.0),
     lambda: SchedulerModel(hang_rate=1.5), lambda: SchedulerModel(workers=0),
 ])

@@ -29,10 +29,18 @@ def test_a_csv_trace_follows_the_schema(tmp_path: Path, name: str) -> None:
     assert rows(CsvTrace(tmp_path / name)) == ROWS
 
 
+def test_a_trace_that_pandas_converted_follows_the_schema(tmp_path: Path) -> None:
+    """A column with a missing number has no whole numbers there; the first column is the index of its rows."""
+    lines = [",time,op,key,size,ttl", "0,0.0,put,a,20.0,", "1,0.5,put,b,30.0,60.0", "2,1.0,read,a,20.0,",
+             "3,2.0,delete,b,,"]
+    (tmp_path / "trace.csv").write_text("\n".join(lines) + "\n")
+    assert rows(CsvTrace(tmp_path / "trace.csv")) == ROWS
+
+
 @pytest.mark.parametrize(("line", "told"), [
     ("3,move,a,1,", "line"), ("x,put,a,1,", "line"), ("3,put,a,,", "line"), ("3,put,,1,", "line"),
     ("3,put,a,0,", "line"), ("1,put,a,1,", "sort the trace"), ("3,put,a,1,-5", "line"), ("3", "line"),
-    ("inf,put,a,1,", "line"),
+    ("3,put,a,1,-0.001", "line"), ("inf,put,a,1,", "line"), ("3,put,a,10.5,", "line"), ("3,put,a,nan,", "line"),
 ])
 def test_a_line_that_is_not_in_the_schema_is_named(tmp_path: Path, line: str, told: str) -> None:
     (tmp_path / "trace.csv").write_text("\n".join([*LINES, line]) + "\n")
