@@ -251,7 +251,8 @@ class IndexSet:
     def to_bytes(self) -> bytes:
         """Return the set as compact bytes with a checksum (`docs/formats/indexset.md`). Cost: O(runs).
 
-        One byte a run if all gaps are below 256 indexes, two below 65,536; with runs of several members, as much again.
+        A run takes 1, 2, 4 or 8 bytes for its gap, as many as the largest gap or the first member needs: four from
+        index 65,536 on. With runs of several members, each takes as many more as the longest run needs.
         """
         return _encoded(self._runs)
 

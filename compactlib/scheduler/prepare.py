@@ -181,7 +181,8 @@ def _problem(state: SchedulerState, plan: JobPlan, results: CompactedBlocks) -> 
     if results.tenant != tenant or results.shard != shard:
         return (f"results are for tenant {results.tenant!r} and shard {results.shard}, the job is for {tenant!r} and "
                 f"{shard}")
-    strange = set(sources) - set(plan.source_blocks)
+    known = set(plan.source_blocks)
+    strange = set(sources) - known
     if strange:
         return f"{len(strange)} sources are not the job's, the first is {min(strange)!r}"
     if len(set(sources)) != len(sources):
@@ -198,6 +199,8 @@ def _problem(state: SchedulerState, plan: JobPlan, results: CompactedBlocks) -> 
                     f"{level} and {shard}")
         if block.tenant != tenant and tenant != ANONYMOUS_TENANT:
             return f"new block {block.id!r} is of tenant {block.tenant!r}, the job's is {tenant!r}"
+        if block.tenant == tenant and block.id in known:
+            return f"new block {block.id!r} has the id of a source, whose object is deleted; write blocks with new ids"
         if state.tombstones.covers(block):
             return f"new block {block.id!r} has a tombstone, so its object will be deleted; write blocks with new ids"
     return None

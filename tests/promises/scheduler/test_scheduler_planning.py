@@ -180,6 +180,23 @@ def test_an_output_whose_id_waits_for_deletion_is_refused() -> None:
     planner.scheduler.read(audit)
 
 
+@pytest.mark.parametrize("read", [("a", "b"), ("b",)])
+def test_an_output_with_the_id_of_a_source_is_refused(read: tuple[str, ...]) -> None:
+    """The tombstone of the source would delete the output, while the index names it."""
+    planner = Planner(LevelConfig(max_blocks=2), cleanup_delay_seconds=0.0)
+    planner.add("a", "b")
+    polled = [planner.scheduler.poll(PollRequest(job_capacity=1)) for _ in range(2)]
+    [lease] = [lease for answer in polled for lease in answer.assignments]
+    results = CompactedBlocks(tenant="A", shard=1, source_blocks=read, new_blocks=(output("a"),))
+    said = StatusUpdate(lease.name, lease.token, JobStatus.SUCCESS, results)
+    [answer] = planner.scheduler.poll(PollRequest((said,))).answers
+    planner.clock.advance(1.0)
+    assert not planner.scheduler.poll(PollRequest(job_capacity=9)).tombstones
+    assert answer.verdict.value == "bad result"
+    assert "new block 'a' has the id of a source" in answer.detail
+    assert planner.scheduler.read(lambda machine: [block.id for block in machine.index.blocks()]) == ["a", "b"]
+
+
 def test_outputs_of_a_late_worker_are_left_alone() -> None:
     """Its id may be that of the present holder's output, so nothing deletes it but a sweep of unknown objects."""
     planner = Planner(LevelConfig(max_blocks=1), cleanup_delay_seconds=0.0)
