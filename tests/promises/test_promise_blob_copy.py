@@ -84,7 +84,7 @@ class RefusesRenames(LocalFiles):
 def test_nothing_is_left_of_a_copy_that_cannot_get_its_name(tmp_path: Path) -> None:
     clock = ManualClock(1_700_000_000.0)
     with filled(tmp_path / "store", clock) as store:
-        with pytest.raises(StorageError, match="refused|rename"):
+        with pytest.raises(StorageError, match=r"refused|rename"):
             copy_store(store, tmp_path / "copy", LARGER, files=RefusesRenames(), clock=clock)
         assert [path.name for path in tmp_path.iterdir()] == ["store"]
         copy_store(store, tmp_path / "copy", LARGER, clock=clock)
