@@ -37,7 +37,7 @@ MAX_INDEX = (1 << 64) - 1
 
 _Column: TypeAlias = "array[int]"
 _Runs: TypeAlias = "tuple[_Column, _Column]"
-_FRAME = RecordFrame("index set format", b"CLINDSET", 1, "<HQBB")
+_FRAME = RecordFrame("index set format", b"CLINDSET", 1, "<HQQBB")
 _CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 
 
@@ -251,8 +251,8 @@ class IndexSet:
     def to_bytes(self) -> bytes:
         """Return the set as compact bytes with a checksum (`docs/formats/indexset.md`). Cost: O(runs).
 
-        A run takes 1, 2, 4 or 8 bytes for its gap, as many as the largest gap or the first member needs: four from
-        index 65,536 on. With runs of several members, each takes as many more as the longest run needs.
+        A run takes 1, 2, 4 or 8 bytes for the gap before it, as many as the largest gap needs. With runs of several
+        members, each takes as many more as the longest run needs.
         """
         return _encoded(self._runs)
 
@@ -481,16 +481,16 @@ def _merged(left: Sequence[int], right: Sequence[int]) -> list[int]:
 
 def _encoded(runs: _Runs) -> bytes:
     firsts, lasts = runs
-    gaps = [*firsts[:1], *map(sub, islice(firsts, 1, None), map(add, lasts, repeat(2)))]
+    gaps = [0, *map(sub, islice(firsts, 1, None), map(add, lasts, repeat(2)))][:len(firsts)]
     spans = [] if firsts is lasts else list(map(sub, lasts, firsts))
     widths = _width_of(gaps), _width_of(spans) if spans else 0
-    return _FRAME.encode(len(firsts), *widths, body=b"".join(
+    return _FRAME.encode(len(firsts), firsts[0] if firsts else 0, *widths, body=b"".join(
         _little_endian(array(_CODES[width], numbers)).tobytes()
         for width, numbers in zip(widths, (gaps, spans), strict=True) if width))
 
 
 def _decoded(data: bytes | bytearray | memoryview, path: str, offset: int) -> _Runs:
-    run_count, gap_width, span_width, body = _FRAME.decode(bytes(data), path, offset=offset)
+    run_count, first, gap_width, span_width, body = _FRAME.decode(bytes(data), path, offset=offset)
 
     def require(holds: bool, expected: str, found: object) -> None:
         if not holds:
@@ -503,7 +503,7 @@ def _decoded(data: bytes | bytearray | memoryview, path: str, offset: int) -> _R
     spans: _Column | list[int] = [0] * run_count
     if span_width:
         spans = _little_endian(array(_CODES[span_width], body[run_count * gap_width:]))
-    lasts = list(accumulate(map(add, map(add, _little_endian(gaps), spans), repeat(2)), initial=-2))[1:]
+    lasts = list(accumulate(map(add, map(add, _little_endian(gaps), spans), repeat(2)), initial=first - 2))[1:]
     require(not lasts or lasts[-1] <= MAX_INDEX, f"indexes up to {MAX_INDEX}", lasts[-1:])
     return array("Q", list(map(sub, lasts, spans))), array("Q", lasts)
 

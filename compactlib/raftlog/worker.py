@@ -250,6 +250,8 @@ class LogCompactionWorker(PeriodicService):
 
     def _compact(self, budget: Budget) -> None:
         policy = self._requested.pop("policy", None)
+        if policy is None and self.last_report is not None and self._log.state.index < 0:
+            return  # before the first snapshot nothing is dead; each flush would look at all segments
         try:
             report = self._log.compact(policy=policy, executor=self._executor, budget=budget)
         except BaseException as error:

@@ -21,7 +21,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "indexset" / "indexset-v1.bin"
 MAX_INDEX = (1 << 64) - 1
 
 EXAMPLE = IndexSet.from_iterable([1, 2, 3, 4, 9, 300, 301])
-HEADER_BYTES = 20
+HEADER_BYTES = 28
 
 
 def golden_set() -> IndexSet:
@@ -35,22 +35,23 @@ def golden_set() -> IndexSet:
 def by_the_page(index_set: IndexSet) -> bytes:
     """The bytes as the format's page describes them, written down once more."""
     gaps, spans = [], []
-    previous_last = -2
+    begin = index_set.first if index_set else 0
+    previous_last = begin - 2
     for first, last in index_set.runs():
         gaps.append(first - previous_last - 2)
         spans.append(last - first)
         previous_last = last
     columns = [(narrowest(gaps), gaps), (narrowest(spans) if any(spans) else 0, spans)]
     body = b"".join(number.to_bytes(width, "little") for width, numbers in columns if width for number in numbers)
-    return sealed(1, index_set.run_count, columns[0][0], columns[1][0], body)
+    return sealed(1, index_set.run_count, columns[0][0], columns[1][0], body, first=begin)
 
 
 def narrowest(numbers: list[int]) -> int:
     return next(width for width in (1, 2, 4, 8) if max(numbers, default=0) < 1 << 8 * width)
 
 
-def sealed(version: int, runs: int, of_gaps: int, of_spans: int, body: bytes) -> bytes:
-    checked = b"CLINDSET" + struct.pack("<HQBB", version, runs, of_gaps, of_spans) + body
+def sealed(version: int, runs: int, of_gaps: int, of_spans: int, body: bytes, *, first: int = 0) -> bytes:
+    checked = b"CLINDSET" + struct.pack("<HQQBB", version, runs, first, of_gaps, of_spans) + body
     return checked + struct.pack("<I", zlib.crc32(checked))
 
 
@@ -60,7 +61,7 @@ def test_the_example_of_the_page() -> None:
     stored = bytes.fromhex("".join(line[:26] for line in block.group(1).splitlines()))
     assert EXAMPLE.to_bytes() == stored == by_the_page(EXAMPLE)
     assert IndexSet.from_bytes(stored) == EXAMPLE
-    assert len(IndexSet().to_bytes()) == 24
+    assert len(IndexSet().to_bytes()) == 32
 
 
 def test_the_golden_file() -> None:
@@ -74,6 +75,11 @@ def test_any_set_is_stored_as_on_the_page(choices: list[tuple[int, int, int]]) -
     starts = [(at >> shift, length) for shift, at, length in choices]
     index_set = IndexSet.from_runs((at, min(at + length, MAX_INDEX)) for at, length in starts)
     assert index_set.to_bytes() == by_the_page(index_set)
+
+
+def test_a_high_first_member_widens_no_gap() -> None:
+    live = IndexSet.from_iterable(range(10_000_000, 10_200_000, 2))
+    assert len(live.to_bytes()) == 32 + live.run_count
 
 
 def test_equal_sets_have_equal_bytes() -> None:
@@ -114,7 +120,7 @@ def test_any_cut_or_addition_is_found() -> None:
 
 def test_an_error_names_the_file_and_the_place_in_it() -> None:
     damaged = bytearray(EXAMPLE.to_bytes())
-    damaged[22] ^= 1
+    damaged[30] ^= 1
     with pytest.raises(CorruptData) as caught:
         IndexSet.from_bytes(damaged, path="/log/SNAPSHOT", offset=28)
     assert caught.value.path == "/log/SNAPSHOT"
@@ -144,6 +150,7 @@ def test_another_version_is_no_damage(version: int) -> None:
     sealed(1, 1, 1, 3, b"\x02\x00\x00\x00"),
     sealed(1, 2, 8, 0, MAX_INDEX.to_bytes(8, "little") + bytes(8)),     # above 2**64 - 1
     sealed(1, 1, 8, 1, MAX_INDEX.to_bytes(8, "little") + b"\x01"),
+    sealed(1, 1, 1, 1, b"\x00\x01", first=MAX_INDEX),
 ])
 def test_invalid_bytes_are_damage_even_with_a_good_checksum(stored: bytes) -> None:
     with pytest.raises(CorruptData) as caught:
@@ -152,10 +159,10 @@ def test_invalid_bytes_are_damage_even_with_a_good_checksum(stored: bytes) -> No
 
 
 @given(st.integers(0, 4), st.sampled_from([1, 1, 1, 2, 4, 8, 0]), st.sampled_from([0, 0, 1, 2, 8]),
-       st.binary(max_size=30))
-def test_accepted_bytes_are_a_set(runs: int, of_gaps: int, of_spans: int, body: bytes) -> None:
+       st.binary(max_size=30), st.integers(0, MAX_INDEX))
+def test_accepted_bytes_are_a_set(runs: int, of_gaps: int, of_spans: int, body: bytes, first: int) -> None:
     try:
-        taken = IndexSet.from_bytes(sealed(1, runs, of_gaps, of_spans, body))
+        taken = IndexSet.from_bytes(sealed(1, runs, of_gaps, of_spans, body, first=first))
     except CorruptData:
         return
     taken.audit()
@@ -165,6 +172,6 @@ def test_accepted_bytes_are_a_set(runs: int, of_gaps: int, of_spans: int, body: 
 def test_the_largest_numbers_fit() -> None:
     for index_set in (IndexSet.range(0, MAX_INDEX), IndexSet.range(MAX_INDEX, MAX_INDEX), IndexSet.range(1, MAX_INDEX)):
         stored = index_set.to_bytes()
-        assert len(stored) <= 24 + 10 + 10
+        assert len(stored) <= 32 + 10 + 10
         assert list(pairwise(IndexSet.from_bytes(stored).runs())) == []
         assert IndexSet.from_bytes(stored) == index_set
