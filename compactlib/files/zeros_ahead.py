@@ -53,6 +53,10 @@ class ZerosAhead:
         if self._limit is not None:
             step = min(step, self._limit - end)
         if step >= max(_FEWEST_SYNCS * appended, _LEAST_BYTES):
-            with contextlib.suppress(StorageError):
+            try:
                 out.write_at(end, [_ZEROS[:step]])
                 self._filled = end + step
+            except StorageError:
+                # Those that had room would keep it from everybody else.
+                with contextlib.suppress(StorageError):
+                    out.truncate(end)

@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import attrs
+
+from compactlib.errors import StorageError
 from compactlib.raftlog import LogOptions, LogReader, SegmentLimits, SegmentLog
-from compactlib.testing import RecordingFiles, explore_crashes, record
+from compactlib.testing import FilesInFront, RecordingFiles, Request, explore_crashes, record
 from tests.harness.effort import Effort
 
 ENTRIES = [(index, 1, b"payload %03d" % index * 10) for index in range(1, 201)]
@@ -31,6 +36,26 @@ def test_a_closed_log_has_no_zeros_and_goes_on_in_its_segment(tmp_path: Path) ->
         log.append([(201, 1, b"next")])
         assert [tuple(entry) for entry in log.entries()] == [*ENTRIES, (201, 1, b"next")]
         assert len(log.view().segments) == 1
+
+
+def test_zeros_that_a_full_disk_refuses_keep_no_room(tmp_path: Path) -> None:
+    refused: list[int] = []
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if request.kind == "write" and request.size >= 4096:
+            assert request.half is not None
+            request.half()
+            refused.append(request.size)
+            raise StorageError.from_os(OSError(errno.ENOSPC, "no space left"), "write", request.path)
+        return act()
+
+    with SegmentLog(tmp_path, attrs.evolve(OPTIONS, files=FilesInFront(step))) as log:
+        for entry in ENTRIES:
+            log.append([entry])
+            log.sync()
+            (segment,) = tmp_path.glob("*.segment")
+            assert segment.read_bytes().endswith(entry[2])
+    assert refused
 
 
 def test_an_ended_segment_has_no_zeros(tmp_path: Path) -> None:
