@@ -228,13 +228,13 @@ def chosen_groups(choice: LogChoice, view: LogView, *, policy: str) -> list[tupl
         members = candidates[first:first + len(group)]
         if first < free or tuple(each.number for each in members) != group:
             raise InvalidInput(f"policy {policy!r} made a bad choice: group {group} is not made of adjacent candidates "
-                               f"in ascending order that no other group has; choose from view.candidates")
+                               f"in ascending order, each in one group only; choose from view.candidates")
         if len(filled_groups(members, limits)) > 1:
             raise InvalidInput(f"policy {policy!r} made a bad choice: group {group} has "
                                f"{sum(each.live_entries for each in members)} live entries and "
                                f"{sum(each.live_bytes for each in members)} live bytes in {len(members)} segments; a "
-                               f"segment holds {limits.max_entries} and {limits.max_bytes}, of at most "
-                               f"{MAX_GROUP_MEMBERS}")
+                               f"segment holds at most {limits.max_entries} entries and {limits.max_bytes} bytes, of "
+                               f"at most {MAX_GROUP_MEMBERS} segments")
         groups.append(members)
         free = first + len(group)
     return groups
