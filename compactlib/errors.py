@@ -220,9 +220,9 @@ class ReadOnly(StorageError):
 
 # The class and the advice for the numbers of the operating system.
 _KNOWN: dict[int, tuple[type[StorageError], str]] = {
-    _errno.ENOSPC: (DiskFull, "free some space and call again"),
+    _errno.ENOSPC: (DiskFull, "free some space and call again; open the object again if it has closed"),
     _errno.EDQUOT: (DiskFull, "the disk may have room: remove what counts towards this quota, or have it raised, and "
-                              "call again"),
+                              "call again; open the object again if it has closed"),
     _errno.EFBIG: (DiskFull, "the disk may have room: use smaller files, or raise the limit of this process "
                              "(ulimit -f) or of the file system"),
     _errno.EROFS: (ReadOnly, "mount the file system for writing, or use another folder"),

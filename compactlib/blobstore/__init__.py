@@ -2,8 +2,8 @@
 """A local blob store in a segmented log, with time to live, delete and undelete, compacted by policy (LinkedIn Ambry;
 `docs/internals/differences.md`).
 
-A policy chooses segments, a compaction copies their valid records into new ones and switches, while reads and writes go
-on; the segments it took are freed.
+A policy chooses segments. A compaction copies their valid records into new segments, commits by one switch, and frees
+the old segments, while reads and writes go on.
 
 >>> import tempfile
 >>> from compactlib.blobstore import BlobStore, BlobStoreConfig, StatsBased

@@ -35,7 +35,8 @@ class BlobStoreConfig:
 
     Attributes:
         capacity_bytes: capacity of the whole log; used only when the store is created.
-        segment_bytes: capacity of one segment, a divisor of `capacity_bytes`; used only when the store is created.
+        segment_bytes: capacity of one segment, a divisor of `capacity_bytes`; used only when the store is created. A
+            log of one segment, as by default up to 64 MiB, is never compacted.
         durability: when a write is synced.
         sync_interval_seconds: the largest age of unsynced writes at the next write, with `"interval"`.
         max_open_segments: files kept open for reading.

@@ -38,9 +38,9 @@ def draft_of(blob_id: bytes, kind: RecordKind, *, content_bytes: int = 0, flags:
              op_time_ms: int, expires_ms: int = NO_EXPIRY, account: int = 0, container: int = 0) -> IndexEntry:
     """Return a record without sequence and place; the log assigns both."""
     if not (0 <= account <= MAX_TAG and 0 <= container <= MAX_TAG):
-        raise InvalidInput(f"account {account} and container {container} have to lie in 0 .. {MAX_TAG}")
+        raise InvalidInput(f"account {account}, container {container}; give numbers from 0 to {MAX_TAG}")
     if not 0 <= life_version <= MAX_LIFE_VERSION:
-        raise InvalidInput(f"life version {life_version} does not lie in 0 .. {MAX_LIFE_VERSION}")
+        raise InvalidInput(f"life version {life_version}; give a number from 0 to {MAX_LIFE_VERSION}")
     return IndexEntry(blob_id, int(kind), int(flags), life_version, 0, op_time_ms, expires_ms, account, container,
                       FIRST_SEGMENT, 0, record_size(len(blob_id), content_bytes))
 
@@ -49,14 +49,14 @@ def draft_put(blob_id: bytes, history: Sequence[IndexEntry], *, content_bytes: i
               ttl_seconds: float | None, account: int, container: int, replace: bool) -> IndexEntry:
     """Return the PUT of a new blob, or of one that replaces another blob.
 
-    A replacement is later than every record of the replaced blob, even if a fast clock stamped one, and begins the next
-    life if that blob is deleted.
+    A replacement is stamped later than every record of the replaced blob, also if a fast clock stamped these. If that
+    blob is deleted, the next life begins.
     """
     if ttl_seconds is not None and not ttl_seconds >= 0:
         raise InvalidInput(f"the time to live is {ttl_seconds} seconds; give 0 or more, or None for no end")
     expires_ms = NO_EXPIRY if ttl_seconds is None else now_ms + milliseconds(ttl_seconds)
     if ttl_seconds is not None and expires_ms < 0:
-        raise InvalidInput(f"the blob would expire at {expires_ms / 1000:.3f}, before 1970, which no record can say; "
+        raise InvalidInput(f"the blob would expire at {expires_ms / 1000:.3f}, before 1970, which no record can hold; "
                            f"put the host's clock right, or give no time to live")
     draft = draft_of(blob_id, RecordKind.PUT, content_bytes=content_bytes, op_time_ms=now_ms, expires_ms=expires_ms,
                      account=account, container=container)
@@ -115,7 +115,7 @@ def draft_ttl_update(blob_id: bytes, state: BlobState | None, now_ms: int, buffe
     if 0 <= expires_ms < now_ms + buffer_ms:
         raise TtlUpdateTooLate(f"blob {blob_id!r} expires in {(expires_ms - now_ms) / 1000:g} s, within the "
                                f"{buffer_ms / 1000:g} s that an update needs to reach all replicas")
-    # Not before the PUT, which a fast clock may have stamped: an earlier update would belong to an earlier PUT.
+    # A fast clock may have stamped the PUT. An update with an earlier time would belong to the PUT before.
     return _following(known, RecordKind.TTL_UPDATE, max(now_ms, known.put.op_time_ms))._replace(
         flags=int(RecordFlag.TTL_UPDATED), expires_ms=NO_EXPIRY)
 
@@ -142,8 +142,8 @@ def covering_record(draft: IndexEntry, state: BlobState | None, history: Sequenc
 
     A life of a blob begins with its PUT or UNDELETE and ends with its DELETE. So the record of the later life is newer,
     and within one life the DELETE is. A TTL update counts for all lives, unless it is older than the local PUT. These
-    rules are idempotent: a peer may send all its records again in order, and no older state returns. The caller passes
-    a PUT only if there is no local PUT, or if the PUT supersedes it (`rank_of`).
+    rules are idempotent: a peer may send all its records again in order, and no older state returns. The caller
+    does not pass a PUT that the local PUT outranks (`rank_of`).
     """
     if state is None:
         return None

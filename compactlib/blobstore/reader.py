@@ -2,9 +2,9 @@
 """`BlobReader`: reading a store's folder, from any process, while its owner writes and compacts.
 
 A read sees one moment: every record that was completely written by then, and each step of a compaction completely or
-not. A folder after a crash is read in the state in which opening would leave it: `lay_out` decides which segments
-count, a torn tail is left out, contents that were being overwritten count as erased, and missing parts of the index are
-rebuilt in memory.
+not at all. A folder after a crash is read in the state in which opening would leave it: `lay_out` decides which
+segments count, a torn tail is left out, contents that were being overwritten count as erased, and missing parts of the
+index are rebuilt in memory.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class BlobReader(Reading):
                        purge=never if self.config.purge_tombstones else None, budget=budget)
 
     def _out_of_order(self) -> tuple[list[CorruptData], list[str]]:
-        # The list does not name yet what a running compaction writes.
+        # Files that the list does not name may be outputs of a running compaction.
         seen = self._seen()
         names = leftovers(list_folder(self.folder), seen.layout)
         is_compacting = any(name.endswith(UNPUBLISHED_SUFFIX) for name in names)
@@ -186,7 +186,7 @@ def _read_store(folder: str, before: _Seen | None) -> _Seen:
     """Read the index of a store, and the part of its log that has no index. See `BlobReader` for the errors.
 
     The segments of an earlier read are reused unless their files have changed. The read is repeated if a compaction has
-    switched files meanwhile; so a segment that is missing once may have been removed just now.
+    switched files meanwhile. A segment counts as lost only if it is missing in several reads.
     """
     if not os.path.isdir(folder):
         raise NotAStore(f"{folder} is no folder; give the folder of a blob store")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verdict on a record, kept or dropped: the rules as one pure function over all records of one blob.
 
-Time alone never revives a record, so its lifetime is two times: the last reference time (later, a delete is in effect)
-and the last present time (later, the blob has expired) at which it is kept. `kept_until` returns both; `judge` compares
-them with the times of a compaction; `lifetimes` returns them, so that statistics of any time are sums.
+A record that time has made invalid stays invalid. So two times are its lifetime: the last reference time at which it is
+kept (after it, a delete is in effect) and the last present time (after it, the blob has expired). `kept_until` returns
+both, and `judge` compares them with the times of a compaction. Statistics of any time are sums over `lifetimes`.
 
 All rules follow from the newest state of the blob: the record with the highest sequence among its PUT, DELETE and
 UNDELETE, and whether a TTL_UPDATE has made it permanent. "Newest" refers to the sequence, not to the place in the log.
@@ -60,8 +60,8 @@ def never(entry: IndexEntry) -> bool:
 
 
 Purge: TypeAlias = "Callable[[IndexEntry], bool] | None"
-"""Returns whether every peer has read a tombstone without a PUT, which is then removed; others are removed once they
-have expired. `None`: tombstones stay."""
+"""Returns whether every peer has read this tombstone without a PUT. It is removed then, or once it has expired. `None`:
+tombstones stay."""
 
 
 @attrs.frozen(kw_only=True)

@@ -24,7 +24,7 @@ that runs on each node.
 ...                                       low_watermark=service.catalog(2).activation))
 >>> print(plan.explain())
 history is cut to version 2 (of 0 to 3): no node needs an older version
-  low watermark at 1001500 allows up to version 2 (of the coordinator)
+  cut at most to version 2: low watermark at 1001500 (of the coordinator)
 >>> service.compact(plan).before, service.history
 (0, RetainedVersions(2 to 3))
 """

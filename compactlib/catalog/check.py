@@ -3,8 +3,8 @@
 
 The log must hold a record for every version from its earliest to its latest, and no record above the latest. Only the
 earliest record is a snapshot, and only if the log was ever cut. Activation times ascend strictly. Recovery raises the
-first contradiction, so it never accepts a shorter history for the whole. Verification collects all contradictions, and
-compares the log with the versions that recovery left in memory.
+first contradiction, so it never accepts a truncated history. Verification collects all contradictions, and compares the
+log with the versions in memory.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def verify_log(log: UpdateLog, history: RetainedVersions, budget: Budget) -> Ver
                     records, size = records + bool(length), size + length
                     if found is not None:
                         findings.append(found)
-            except (CorruptData, Unsupported) as error:  # of a mark or of the earliest snapshot; the next part goes on
+            except (CorruptData, Unsupported) as error:  # a mark or the earliest snapshot; check the other parts
                 findings.append(_finding(error))
         findings += map(_finding, damage.values())
         if all(found.kind == "leftover" for found in findings) or _state(log) == before:
@@ -157,13 +157,13 @@ def _finding(error: CompactlibError) -> Finding:
 
 
 Checked: TypeAlias = Iterator[tuple[int, Finding | None]]
-"""The bytes of each key with its record, or 0; and a problem. Errors of single records go into `damage`, by key."""
+"""Pairs of a row's size (key and record; 0 without a row) and its finding. Errors of rows go into `damage`, by key."""
 
 
 def _versions(log: UpdateLog, history: RetainedVersions, damage: dict[bytes, CompactlibError]) -> Checked:
-    """Check that every version has a record, and the version in memory the same."""
+    """Check that every version has a record, which equals the version in memory."""
     try:
-        # Versions that are not in memory yet must fit those that are; a copy, since polls extend the history meanwhile.
+        # Versions above those in memory must continue them. In a copy: polls may extend the history meanwhile.
         recover_history(log, history.beginning_with(history.earliest))
     except (CorruptData, Unsupported) as error:
         yield 0, _finding(error)
@@ -245,7 +245,7 @@ def reclaim(log: UpdateLog, budget: Budget) -> CutReport:
 
 
 def garbage(log: UpdateLog, earliest: int, budget: Budget) -> dict[bytes, int]:
-    """Return the bytes of key and record, by each key that `reclaim` would delete; of a damaged row, its key's bytes.
+    """Return the keys that `reclaim` would delete, each with the size of its row; of a damaged row, of the key alone.
 
     Raises:
         RecordMissing, CorruptData, Unsupported, BudgetSpent: as `reclaim`.

@@ -149,8 +149,8 @@ class Limit:
     def __str__(self) -> str:
         at = "" if self.time is None else f" at {show(self.time)}"
         who = "; ".join(map(str, self.culprits)) + (f" and {self.more} more" if self.more else "")
-        allows = "nothing" if self.allows is None else f"up to version {self.allows}"
-        return f"{self.factor}{at} allows {allows}" + (f" ({who})" if who else "")
+        cut = "no cut" if self.allows is None else f"cut at most to version {self.allows}"
+        return f"{cut}: {self.factor}{at}" + (f" ({who})" if who else "")
 
 
 @attrs.frozen(kw_only=True)

@@ -2,9 +2,8 @@
 """`RetainedVersions`: the retained versions of a catalog at a moment, by number and by time.
 
 A history is a list of updates, the first of which makes the earliest version of the empty catalog. The latest catalog
-is always in memory. Any other catalog is built on request, from the nearest catalog below it that is cached: about
-every thousandth on the way, at longer distances where a catalog has more than a thousand objects, and the last few
-requested.
+is always in memory. Any other catalog is built on request from the nearest cached catalog below it. The last few
+requested are cached, and about every thousandth on the way, or fewer where catalogs have more than a thousand objects.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class _Cache:
             return self.recent[below] if below > kept.version else kept
 
     def add(self, catalog: Catalog) -> None:
-        """Cache a catalog, for as long as the history if it is far above the one below."""
+        """Cache a catalog: for the life of the history if it is far above the kept catalog below, else as recent."""
         with self.lock:
             at = self._place(catalog.version)
             if _is_far_above(self.kept[at - 1], catalog):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Members`: the nodes of the cluster, in a cell of the store; joining draws the next incarnation.
+"""`Members`: the nodes of the cluster, in a cell of the store. Each join gives the node a new incarnation.
 
 The cell is a condition of each cut: a node that joins after the reports were collected makes the cut fail. A node that
 has crashed stays a member until the host removes it. Until then nothing is cut, since its transactions may still run.
@@ -23,7 +23,7 @@ class Nodes:
     """The value of the cell.
 
     Attributes:
-        epoch: number of changes. Invariant: no incarnation ever drawn is above it.
+        epoch: number of changes. Invariant: no node ever had a higher incarnation.
         nodes: incarnation by name.
     """
 

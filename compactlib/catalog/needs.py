@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node's needs: its active transactions (restriction 1), and `local_report`, the report of all sources.
+"""A node's needs: its active transactions, and `local_report`, the report of all sources.
 
 A report reads floors and partitions in the same call, so it lists exactly the partitions that its floors cover.
 """

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Published minimum times per partition (restriction 2): the time up to which a replica's data is on disk.
+"""Published times of partitions: the time up to which the data of a replica is on disk.
 
-A time reaches a partition as a replicated command. It is published only after the success of a flush that began after
-the command was applied: a later recovery replays nothing older. A partition starts at the activation of the version
-that created it, never at "unknown". A published time survives a restart, as long as the partition's data does.
+A time reaches a partition as a replicated command. It is published after a successful flush that began after the
+command was applied. So a later recovery replays nothing older. A new partition's time is the activation of the version
+that created it. A published time survives a restart, as long as the partition's data does.
 
 Each stored time names the `incarnation` of the partition's data. It is written under the condition that the stored
 value has not changed since it was read, and never replaces the time of a later incarnation or a higher time: a delayed
 writer changes nothing.
 
 **A copy lowers a need.** A copy has the source's published time at the moment of the copy, which may be lower than the
-time this node reported before. A round with that old report, and a report of the source after its time has risen, would
-cut too far. So `register(inherited=)` first includes the copy in this node's reports, then changes the pins, and then
-checks that the version is still retained. A cut decided before the change of the pins is refused; a cut before that is
-detected by the check; every later round gets a report that includes the copy.
+time this node reported before. A round that has this old report, and a report that the source made after its time had
+risen, would cut too far. So `register(inherited=)` first includes the copy in this node's reports, then changes the
+pins, and then checks that the version is still retained. A cut decided before the change of the pins is refused; a cut
+before that is detected by the check; every later round gets a report that includes the copy.
 """
 
 from __future__ import annotations

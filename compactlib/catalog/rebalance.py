@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lowest time that a rebalance may need (restriction 4), from the progress of the host's data placement.
+"""The lowest time that a rebalance may need, from the progress of the host's data placement.
 
 A zone's *change points* are the versions that move data: versions that change its partitions or its `placement`. Until
 every partition has followed a change point, the version just below it is still needed. The progress is read per zone
@@ -119,7 +119,7 @@ def _change_points(view: RetainedVersions) -> dict[int, _ChangePoints]:
 
 
 class RebalanceNeed:
-    """The source of needs for restriction 4, from a host's placement. Any thread may call it."""
+    """The source of a rebalance's needs, from a host's placement. Any thread may call it."""
 
     def __init__(self, source: PlacementSource) -> None:
         self._source = source

@@ -140,7 +140,7 @@ class NodeReport:
     Attributes:
         floors: the needs of all sources.
         hosted: the partitions of the node, all covered by `floors`: a bitmap by table id, bit p for partition p.
-        transactions_from: the time of restriction 1, whose minimum a round publishes: activation of the oldest version
+        transactions_from: a round publishes the minimum of this time: activation of the oldest version
             that an active read-write transaction uses; the node's time without transactions.
     """
 

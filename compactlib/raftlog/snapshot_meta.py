@@ -227,8 +227,8 @@ def read_snapshot_meta(folder: StrPath) -> SnapshotMeta | None:
     if data is not None:
         return decode_snapshot_meta(data, path)
     if look_at(os.path.join(folder, SNAPSHOTS_FOLDER)) is not None and read_if_there(path) is None:
-        raise SnapshotLost(path=path, offset=0, found="no file", expected=f"the log's last snapshot, since there is a "
-                           f"folder {SNAPSHOTS_FOLDER}/; put back the log's whole folder from one copy")
+        raise SnapshotLost(path=path, offset=0, expected="the log's last snapshot", found=f"no file, but a folder "
+                           f"{SNAPSHOTS_FOLDER}/; put back the log's whole folder from one copy")
     return None
 
 

@@ -283,6 +283,8 @@ def _why(plan: LogPlan, chosen: str, why: str) -> str:
     if view.snapshot_index is None:
         return (f"no snapshot was recorded yet, so nothing in {len(view.segments):,} segments is dead; record one "
                 f"(snapshot)")
+    if not view.segments:
+        return "the log has 0 segments; flush() writes entries from the write-ahead log into segments"
     if not view.compactable:
         return (f"none of the {len(view.segments):,} segments ends at or below snapshot {view.snapshot_index} and is "
                 f"not the newest; record a later snapshot, or end the newest with end_segment(): limits (max_entries="

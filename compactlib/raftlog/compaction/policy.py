@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contracts of a compaction's policy, which chooses the victims, and of its trigger, on one page.
+"""The contracts of a policy, which chooses the victims of a compaction, and of a trigger.
 
 A policy is a pure function of statistics: `choose(view, now) -> LogChoice`. `view.candidates` are, oldest to newest,
-the segments that may be rewritten and have at least one live entry. They do not include the active segment, segments
-that end above the snapshot (all of their entries are needed), and wholly dead segments (a compaction drops them under
-any policy; two segments with only dead segments between them are adjacent). A policy names groups of adjacent
-candidates, and each group becomes one segment; every other candidate stays as it is.
+the segments that may be rewritten and have a live entry. The active segment is none, and neither is a segment that
+ends above the snapshot, since all of its entries are needed. A wholly dead segment is none either: every compaction
+drops it, and its neighbours count as adjacent. A policy names groups of adjacent candidates. Each group becomes one
+segment, and every other candidate stays as it is.
 
 A good policy makes progress, so that compaction comes to an end: each group merges two or more segments, or rewrites a
 segment with dead entries. `check_policy` with `log_views()` (`compactlib.testing`) tries a policy on many logs.
-`compactlib.raftlog.policies` has four policies, and triggers.
+`compactlib.raftlog.policies` has the library's policies and triggers.
 
 A trigger decides, before each compaction, between a minor compaction, which only drops wholly dead segments, and a
 major compaction, which also rewrites the groups that the log's policy chooses. It is pure too.
@@ -228,13 +228,13 @@ def chosen_groups(choice: LogChoice, view: LogView, *, policy: str) -> list[tupl
         members = candidates[first:first + len(group)]
         if first < free or tuple(each.number for each in members) != group:
             raise InvalidInput(f"policy {policy!r} made a bad choice: group {group} is not made of adjacent candidates "
-                               f"in ascending order, each in one group of all; choose from view.candidates")
+                               f"in ascending order, each in one group only; choose from view.candidates")
         if len(filled_groups(members, limits)) > 1:
             raise InvalidInput(f"policy {policy!r} made a bad choice: group {group} has "
                                f"{sum(each.live_entries for each in members)} live entries and "
                                f"{sum(each.live_bytes for each in members)} live bytes in {len(members)} segments; a "
-                               f"segment holds {limits.max_entries} and {limits.max_bytes}, of at most "
-                               f"{MAX_GROUP_MEMBERS}")
+                               f"segment holds at most {limits.max_entries} entries and {limits.max_bytes} bytes, of "
+                               f"at most {MAX_GROUP_MEMBERS} segments")
         groups.append(members)
         free = first + len(group)
     return groups
