@@ -204,7 +204,7 @@ def test_a_spent_budget_counts_as_busy_and_gives_its_reason() -> None:
 
 
 @pytest.mark.parametrize(("number", "kind", "found", "advice"), [
-    (errno.ENOSPC, DiskFull, "No space left on device", "free some space and call again; open the object again if it has closed"),
+    (errno.ENOSPC, DiskFull, "No space left on device", "call again; open the object again if it has closed"),
     (errno.EDQUOT, DiskFull, "Disk quota exceeded", "the disk may have room: remove what counts towards this quota"),
     (errno.EFBIG, DiskFull, "File too large", "use smaller files, or raise the limit of this process"),
     (errno.EROFS, ReadOnly, "Read-only file system", "mount the file system for writing, or use another folder"),
