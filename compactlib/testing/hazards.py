@@ -641,9 +641,14 @@ def paused_owners(bench: Bench) -> int:
             paused_at = len(journal.changes)
             if answer == "done, without an answer":
                 act()
-            with _unlocked():
-                bench.live(World(world.folder, clock=world.clock, kept=world.kept), later,
-                           first=bench.effort.acts + (paused_at if others == 1 else 0), acts=others)
+            try:
+                with _unlocked():
+                    bench.live(World(world.folder, clock=world.clock, kept=world.kept), later,
+                               first=bench.effort.acts + (paused_at if others == 1 else 0), acts=others)
+            finally:
+                if not bench.driver.has_peers:
+                    # The host of the first owner knows then what the second has done.
+                    journal.changes += later.changes
             if answer in loses:
                 raise OutcomeUnknown(operation=request.kind, path="a store under test", detail=answer)
             return act()
@@ -654,8 +659,6 @@ def paused_owners(bench: Bench) -> int:
         world.step = act_at_once
         if paused_at is not None and bench.driver.has_peers:
             journal.changes[:] = _in_some_order(bench, world, journal.changes, paused_at, later.changes)
-        elif paused_at is not None:
-            journal.changes[paused_at:paused_at] = later.changes
 
     return bench.explore(life)
 
