@@ -166,9 +166,12 @@ class PeriodicService:
     def _seconds_left(self) -> float:
         return _POLL_SECONDS if self._due is None else self._due - self._clock.monotonic()
 
-    def _failed(self, error: BaseException) -> float:
+    def _count(self, error: BaseException) -> None:
         self.last_error = error
         self.failures += 1
+
+    def _failed(self, error: BaseException) -> float:
+        self._count(error)
         delay = min(self._retry * 2.0 ** min(self._failures_in_a_row, 1000), self._max_retry)
         self._failures_in_a_row += 1
         _LOGGER.warning("%s failed, and is tried again in %.1f s", self.name, delay, exc_info=error)

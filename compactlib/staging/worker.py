@@ -200,8 +200,7 @@ class StagingWorker(PeriodicService):
             raise unreadable
 
     def _note(self, what: str, error: Exception) -> None:
-        self.last_error = error
-        self.failures += 1
+        self._count(error)
         _LOGGER.warning("%s failed, and is retried", what, exc_info=error)
         self._observer.event("staging_worker_failed", work=what, error=type(error).__name__, message=str(error),
                              failures=self.failures)

@@ -12,10 +12,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Set
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from compactlib.budget import Budget
 from compactlib.observer import Observer, Observers
@@ -23,6 +22,9 @@ from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.rows import ChangeBatch, Rows, unsorted
 from compactlib.staging.values import Applied, Changes, MetaRangeId, RangeEntry, RangeId
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 _LARGE_BYTES: Final = 1 << 20
 """Ranges of at least this size are written in the background."""
@@ -118,6 +120,9 @@ class RangeWriter:
             self._budget.spend(entry.size_bytes)
             self._wait()
             if entry.size_bytes >= _LARGE_BYTES:
+                # Imported here, because the import takes as long as the rest of the package.
+                from concurrent.futures import ThreadPoolExecutor
+
                 self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="compactlib-ranges")
                 with suppress(RuntimeError):  # no thread can start, as at the end of the interpreter
                     self._pending = self._pool.submit(self._files.write_range, range_id, rows)
