@@ -57,7 +57,8 @@ class FolderLock(OfOneProcess):
             with contextlib.suppress(OSError):
                 # Not through `Files`: the name means nothing after a crash.
                 os.pwrite(self._descriptors[-1], f"process {os.getpid()}".ljust(_HOLDER_BYTES).encode(), 0)  # noqa: TID251
-        except Exception:
+        except BaseException:
+            # Also after an interrupt, whose kept traceback keeps this object.
             self.release()
             raise
 
