@@ -159,6 +159,8 @@ def test_installation_in_a_log_that_was_closed_changes_nothing_in_the_next(tmp_p
         assert again.read(LAST + 1) == entry(LAST + 1)
 
 
+# An interrupt between `open` and its `with` closes the file, with this warning.
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 def test_interrupt_at_any_place_of_an_opening_leaves_the_folders_free(tmp_path: Path) -> None:
     stores, kept = list[RaftLogStore](), list[BaseException]()
 
