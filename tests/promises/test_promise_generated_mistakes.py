@@ -80,6 +80,8 @@ SUPERFLUOUS: Sequence[Row] = (
         "a second name of the leader, which the next opening removes"),
     Row("sync folder in raftlog.compaction.commit.recover_folder", BOTH,
         "what a crash brings back, the next opening recovers again"),
+    Row("unlink in raftlog.compaction.commit.remove_private", BOTH,
+        "a leftover: the next compaction or the next opening removes it"),
     Row("unlink in raftlog.compaction.commit.recover_folder", LATER,
         "a leftover, which the next opening removes"),
     Row("sync folder in raftlog.snapshots.make_folder", LATER,

@@ -263,6 +263,18 @@ def leftovers(folder: StrPath) -> list[str]:
             and not _is_folder(os.path.join(folder, name))]
 
 
+def remove_private(files: Files, private: str) -> None:
+    """Remove the files of a run's attempts that have failed, or whose results were not used.
+
+    A file that cannot be removed, and a file of an attempt that outlives the run, is a leftover.
+    """
+    folder, prefix = os.path.split(private)
+    with contextlib.suppress(StorageError):
+        for name in list_folder(folder):
+            if name.startswith(prefix):
+                files.unlink(os.path.join(folder, name))
+
+
 def _require_whole_leader(folder: StrPath, members: tuple[int, ...]) -> None:
     """Raise `CorruptData` if the leader is damaged while members have files."""
     with SegmentReader(os.path.join(folder, segment_name(members[0])), tail="refuse", number=members[0]) as reader:

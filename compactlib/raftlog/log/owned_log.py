@@ -49,6 +49,7 @@ from compactlib.raftlog.compaction.commit import (
     place_leader,
     purge_links,
     recover_folder,
+    remove_private,
 )
 from compactlib.raftlog.compaction.plan import (
     LogPlan,
@@ -418,7 +419,10 @@ class OwnedLog(LogReading):
 
     def _rewritten(self, work: _Work, executor: Executor, budget: Budget,
                    observer: Observer) -> Generator[tuple[PlannedGroup, CompactSegments, RewriteResult]]:
-        """Yield each rewritten group with its task and result, in the order in which they end; record failures."""
+        """Yield each rewritten group with its task and result, in the order in which they end; record failures.
+
+        At the end the files of failed and of unused attempts are removed.
+        """
         waiting = work.waiting
         if not waiting:
             return
@@ -436,6 +440,8 @@ class OwnedLog(LogReading):
                     observer.event("progress", work="compact", done=count - len(waiting), total=count, unit="groups")
         except Exception as raised:  # of a host's executor
             work.give_up(own_error("compact", raised))
+        finally:
+            remove_private(self._files, tasks[0].private)
 
     def _commit(self, group: PlannedGroup, task: CompactSegments, result: RewriteResult, fence: CommitFence | None,
                 work: _Work) -> None:
