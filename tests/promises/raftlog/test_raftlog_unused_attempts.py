@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from compactlib.budget import Budget
-from compactlib.executors import LocalExecutor, RewriteOutcome, RewriteTask
+from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.observer import Observer
 from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
 
@@ -16,7 +16,7 @@ class Twice:
     """Runs every task twice; the second attempts count."""
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
-            observer: Observer | None = None) -> Iterator[RewriteOutcome]:
+            observer: Observer | None = None) -> Iterator[RewriteResult | RewriteFailure]:
         listed = list(tasks)
         list(LocalExecutor().run(listed, budget=budget, observer=observer))
         yield from LocalExecutor().run(listed, budget=budget, observer=observer)
