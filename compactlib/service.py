@@ -90,7 +90,7 @@ class PeriodicService:
     def wake(self) -> None:
         """Have the function called now, or again after the present call."""
         self._wake = object()
-        if self._bell.empty():  # nobody takes the rings of a service without a thread
+        if self._bell.empty():  # only a thread empties the bell, which would grow without one
             self._bell.put(None)
 
     def run_pending(self) -> bool:

@@ -31,7 +31,6 @@ MAX_MESSAGE_CHARS = 2000
 MAX_DETAIL_CHARS = 20_000
 """The longest traceback in `TaskFailed.detail`; the middle is left out."""
 _MAX_EVENTS = 100_000
-_ALONE = nullcontext()
 
 
 def new_attempt_id() -> str:
@@ -193,11 +192,11 @@ class LocalExecutor:
         # A child, so that leaving the iterator cancels the running tasks and not the caller's budget.
         child = (Budget() if budget is None else budget).child()
         if self._workers == 1:
-            return (self._attempt(task, child, notified) for task in listed)
+            return (self._attempt(task, child, notified, nullcontext()) for task in listed)
         return self._run_threads(listed, child, notified)
 
     def _attempt(self, task: RewriteTask, budget: Budget, observer: Observer,
-                 turn: AbstractContextManager[object] = _ALONE) -> RewriteOutcome:
+                 turn: AbstractContextManager[object]) -> RewriteOutcome:
         return attempt_task(task, Attempt(new_attempt_id(), budget, observer, self._clock, turn))
 
     def _run_threads(self, tasks: Sequence[RewriteTask], budget: Budget,

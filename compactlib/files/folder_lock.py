@@ -58,7 +58,7 @@ class FolderLock(OfOneProcess):
                 # Not through `Files`: the name means nothing after a crash.
                 os.pwrite(self._descriptors[-1], f"process {os.getpid()}".ljust(_HOLDER_BYTES).encode(), 0)  # noqa: TID251
         except BaseException:
-            # Also after an interrupt, whose kept traceback keeps this object.
+            # Also after an interrupt: a traceback that is kept keeps this object, and so the lock.
             self.release()
             raise
 

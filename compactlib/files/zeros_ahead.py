@@ -57,6 +57,6 @@ class ZerosAhead:
                 out.write_at(end, [_ZEROS[:step]])
                 self._filled = end + step
             except StorageError:
-                # Those that had room would keep it from everybody else.
+                # Zeros that were written in part would take the last room of the disk.
                 with contextlib.suppress(StorageError):
                     out.truncate(end)

@@ -123,11 +123,12 @@ class SegmentIndex:
     heads: array[int]
     crcs: array[int]
     data_bytes: int = attrs.field(
-        default=attrs.Factory(lambda self: self._end - self.offsets[0] if self.offsets else 0, takes_self=True),
+        default=attrs.Factory(lambda self: self.end - self.offsets[0] if self.offsets else 0, takes_self=True),
         kw_only=True)
 
     @property
-    def _end(self) -> int:
+    def end(self) -> int:
+        """The end of the last payload in the file; the segment must not be empty."""
         return self.offsets[-1] + self.lengths[-1]
 
     @property
@@ -226,6 +227,7 @@ def live_positions(index: SegmentIndex, live: IndexSet, ref: SegmentRef) -> Sequ
         between = index.positions_between(here.first, here.last)
         if len(between) == len(here):
             return between
+    # An index ascends; `merge_positions` would check that it does.
     if len(index) and index.is_dense and index.first <= here.first and here.last <= index.last:
         return list(map(sub, here.members(), repeat(index.first)))
     try:

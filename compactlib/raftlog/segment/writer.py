@@ -304,7 +304,7 @@ def cut_segment(files: Files, folder: StrPath, number: int, after: int) -> None:
     try:
         loaded = load_segment(out.fileno(), path, number=number)
         kept = loaded.index.head(bisect_right(loaded.index.indexes, after))
-        end = kept.offsets[-1] + kept.lengths[-1] if len(kept) else loaded.header.data_start
+        end = kept.end if len(kept) else loaded.header.data_start
         seal = native.Seal(len(kept), end, crc32(native.encode_records(kept), 0), sealed=True,
                            sequence=loaded.seal.sequence + 1)
         # Covers the last seal, and the entries of a segment that was not sealed.
