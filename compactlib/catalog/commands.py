@@ -58,7 +58,7 @@ def plan_update(catalog: Catalog, commands: Sequence[Command], *, commit: Timest
                 activation: Timestamp) -> tuple[Update, tuple[bool, ...]]:
     """Check a batch, each command against the catalog that results from the commands before it.
 
-    O(objects + commands).
+    O(commands), and a copy of the dictionaries of all objects.
 
     Args:
         catalog: the latest version.

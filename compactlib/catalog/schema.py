@@ -147,6 +147,8 @@ class Catalog:
     _objects: dict[str, dict[int, Any]] = attrs.field(init=False, eq=False, default=attrs.Factory(
         lambda self: dict(zip(KINDS.values(), (self.schemas, self.zones, self.tables, self.indexes), strict=True)),
         takes_self=True))
+    # Kind and id of each object that was put or dropped since this version.
+    _changed: set[tuple[str, int]] = attrs.field(init=False, eq=False, factory=set)
 
     @property
     def building(self) -> dict[int, int]:
@@ -180,6 +182,7 @@ class Catalog:
             self.put(new)
         for kind, object_id in update.drops:
             self.drop(kind, object_id)
+        self._changed.clear()
 
     def put(self, new: CatalogObject) -> None:
         """Add an object, or replace the object with its id; an object without an id gets the next one."""
@@ -192,6 +195,7 @@ class Catalog:
             self._forget_name(objects[new.id])
         objects[new.id] = new
         self._names[name] = new.id
+        self._changed.add((kind, new.id))
 
     def drop(self, kind: str, object_id: int) -> None:
         """Remove an object; `ObjectNotFound` if it is missing."""
@@ -199,6 +203,7 @@ class Catalog:
         if object_id not in objects:
             raise ObjectNotFound(f"catalog version {self.version} has no {kind} {object_id}")
         self._forget_name(objects.pop(object_id))
+        self._changed.add((kind, object_id))
 
     def _forget_name(self, item: CatalogObject) -> None:
         name = self._qualified(item)
@@ -228,17 +233,18 @@ class Catalog:
             yield from (objects[each] for each in sorted(objects))
 
     def difference(self, before: Catalog, *, commit: Timestamp, activation: Timestamp) -> Update:
-        """Return the update that makes this catalog of the version `before`. O(objects)."""
-        puts = []
-        for each in self.objects():
-            old = before._objects[KINDS[type(each)]].get(each.id)
-            if old is not each and old != each:
-                puts.append(attrs.evolve(each, created_at=each.created_at or activation, updated_at=commit))
+        """Return the update that makes this changed copy of the version `before`. O(changes log changes)."""
+        puts, drops = [], []
+        for kind, objects in self._objects.items():
+            for each in sorted(object_id for of, object_id in self._changed if of == kind):
+                old, new = before._objects[kind].get(each), objects.get(each)
+                if new is None:
+                    drops += [] if old is None else [(kind, each)]
+                elif new != old:
+                    puts.append(attrs.evolve(new, created_at=new.created_at or activation, updated_at=commit))
         # An index is dropped before its table: the table's schema is part of the index's name.
-        drops = [(kind, each) for kind in reversed(self._objects) for each in before._objects[kind]
-                 if each not in self._objects[kind]]
         return Update(version=before.version + 1, commit=commit, activation=activation, next_id=self.next_id,
-                      drops=tuple(drops), puts=tuple(puts))
+                      drops=tuple(reversed(drops)), puts=tuple(puts))
 
     def __len__(self) -> int:
         return sum(map(len, self._objects.values()))

@@ -242,6 +242,19 @@ class JobQueue:
         return {"leased": self.leased_by_tenant.total(),
                 "delayed": sum(len(level.delayed) for level in self.levels.values()), "excluded": len(self._failed)}
 
+    def count(self, now: float) -> Counter[tuple[int, JobPhase]]:
+        """Count the jobs by level and phase. O(levels log jobs), and O(jobs that failed too often)."""
+        found: Counter[tuple[int, JobPhase]] = Counter()
+        for number, level in self.levels.items():
+            ended = level.leased.bisect_left((now, -inf, ""))  # type: ignore[arg-type]
+            found[number, JobPhase.UNASSIGNED] = len(level.ready) + len(level.delayed)
+            found[number, JobPhase.LEASE_EXPIRED] = ended
+            found[number, JobPhase.IN_PROGRESS] = len(level.leased) - ended
+        for *_, name in self._failed:
+            job = self._jobs[name]
+            found[job.plan.compaction_level, self.phase(job, now)] += 1
+        return found
+
     def phases(self, now: float) -> Iterator[tuple[JobPhase, Job]]:
         """Yield all jobs by priority, each with its phase at a time. O(n log n)."""
         for job in sorted(self, key=lambda job: (

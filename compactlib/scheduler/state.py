@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import attrs
 
 from compactlib.codec import JsonCodec
@@ -142,9 +140,8 @@ class SchedulerState:
         return Table.from_dicts(rows, title=f"{len(rows):,} jobs")
 
     def stats(self, now: float) -> list[dict[str, int]]:
-        """Return a row for each level: queued blocks, and jobs by phase. O(jobs)."""
-        levels = self.blocks.levels
-        found = Counter((job.plan.compaction_level, self.jobs.phase(job, now)) for job in self.jobs)
+        """Return a row for each level: queued blocks, and jobs by phase. O(levels log jobs, and excluded jobs)."""
+        levels, found = self.blocks.levels, self.jobs.count(now)
         numbers = sorted({*range(len(levels)), *(number for number, _ in found)})
         return [{"level": number, "waiting blocks": levels[number].blocks if number < len(levels) else 0,
                  **{phase.value: found[number, phase] for phase in JobPhase}} for number in numbers]

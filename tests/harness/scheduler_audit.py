@@ -27,6 +27,12 @@ def audit(machine: SchedulerMachine) -> None:
     for (place, block_id), count in owners.items():
         if count > 1 or machine.blocks.holds(place, block_id):
             raise AuditFailed(f"block {block_id!r} of {place} is in {count} jobs, or queued as well")
+    for now in (0.0, *{job.lease_expires_at for job in machine.jobs}):
+        phases = Counter((job.plan.compaction_level, phase.value) for phase, job in machine.jobs.phases(now))
+        told = Counter({(row["level"], name): row[name] for row in machine.stats(now) for name in row
+                        if name not in ("level", "waiting blocks")})
+        if +told != phases:
+            raise AuditFailed(f"jobs at {now}: the stats count {+told}, one by one they are {phases}")
     newest = max((job.token for job in machine.jobs), default=0)
     if newest > machine.applied_index:
         raise AuditFailed(f"a job has token {newest}, the last command is {machine.applied_index}")

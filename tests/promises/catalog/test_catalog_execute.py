@@ -45,6 +45,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, Busy, Closed, InvalidInput
 from compactlib.kv import KVStore, MemoryStore
 from compactlib.testing import Request, StoreInFront
+from tests.harness.steps import calls_of
 
 TABLE = [PutObject(Schema("S")), PutObject(Zone("Z", 4)), PutObject(CatalogTable("T"), schema="S", zone="Z"),
          PutObject(Index("I"), schema="S", table="T")]
@@ -417,3 +418,11 @@ def test_closed_service_raises_closed() -> None:
                  lambda: service.execute([PutObject(Schema("C"))])):
         with pytest.raises(Closed):
             call()
+
+
+def test_a_batch_costs_as_much_in_a_large_catalog() -> None:
+    service, counted = service_on(), []
+    for number in range(401):
+        calls = calls_of(partial(service.execute, [PutObject(Schema(f"S{number}"))], wait=False))
+        counted.append(calls.total())
+    assert counted[400] < counted[100] * 1.2

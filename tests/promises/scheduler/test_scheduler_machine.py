@@ -27,6 +27,7 @@ from compactlib.scheduler import (
 )
 from tests.harness.scheduler_audit import audit
 from tests.harness.scheduler_history import SchedulerHistory, SchedulerStep, scheduler_histories
+from tests.harness.steps import calls_of
 
 CONFIG = SchedulerConfig(
     levels=(LevelConfig(max_blocks=3, max_age_seconds=20), LevelConfig(max_blocks=2, max_age_seconds=40)),
@@ -117,3 +118,15 @@ def test_the_same_seed_gives_the_same_trace_three_times(config: SchedulerConfig,
 @pytest.mark.parametrize("seed", range(30))
 def test_longer_runs_of_random_workers(seed: int) -> None:
     assert random_run(seed, 2000, CONFIG, POLICIES[seed % 3])
+
+
+def test_the_numbers_of_a_long_queue_cost_as_much_as_those_of_a_short_one() -> None:
+    machine, calls, jobs = SchedulerMachine(SchedulerConfig(max_queue_size=0, max_jobs_per_poll=1000)), [], []
+    for index in range(1, 9):
+        machine.carry_out(Command(2 * index, 1, 1000.0), AddBlocks(tuple(
+            BlockMeta(id=f"{index:06}{number:06}", tenant="", shard=number % 10, level=0) for number in range(1000))))
+        machine.poll(Command(2 * index + 1, 1, 1000.0), PollRequest((), 1000))
+        calls.append(calls_of(lambda: machine.stats(1000.0)).total())
+        jobs.append(len(machine.jobs))
+    assert jobs[7] >= 8 * jobs[0] > 0
+    assert calls[7] < calls[0] * 1.2
