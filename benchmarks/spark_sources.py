@@ -169,8 +169,7 @@ def blob_source(name: str, smallest: int, largest: int, times: int, scratch: Pat
             size += len(row[-1] or b"")
         return count, size
 
-    yield Source(name=name, table="compactlib.blobstore", path=folder, options={"now": str(now)}, value="payload",
-                 loop=loop)
+    yield Source(name=name, table="compactlib.blobstore", path=folder, options={}, value="payload", loop=loop)
 
 
 def _build_blobs(folder: Path, megabytes: int, smallest: int, largest: int) -> float:
@@ -207,7 +206,7 @@ class ReadyBatches(DataSource, DataSourceReader):
         return self
 
     def partitions(self) -> list[InputPartition]:
-        now = float(self.options["now"])
+        now = time.time()
         with BlobReader(self.options["path"]) as reader:
             return list(map(InputPartition, reader.records(reference_time=now, now=now)))
 
