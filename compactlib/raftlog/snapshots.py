@@ -431,7 +431,7 @@ class Incoming:
         """Put the truncation that precedes the live entries before them; both files are durable then."""
         self._require_open()
         # First: if the log was closed, the state under its first name is of the next transfer.
-        self._entries.write_at(0, cut_frame(cut_after).encode(0, 0, 0))
+        self._entries.write_at(0, cut_frame(cut_after).encode(0, self._entries_bytes, 0))
         self._entries.sync()
         self._files.rename(self._incoming_path, self._state_path)
         self._files.sync_folder(os.path.dirname(self._entries_path))
@@ -493,8 +493,10 @@ def _frames(path: str, at: int = 0) -> Iterator[Frame]:
             while at < end:
                 size = whole_bytes(read_exactly(file.fileno(), FRAME_HEADER_BYTES, at), 0)
                 decoded = decode_frame(read_exactly(file.fileno(), size, at), 0, 0)
-                if decoded is None:
-                    raise CorruptData(path=path, offset=at, expected="a frame of live entries", found="a damaged frame")
+                # The truncation has the size of the whole file.
+                if decoded is None or decoded[2] not in (0, end):
+                    raise CorruptData(path=path, offset=at, expected="all frames of live entries",
+                                      found=f"damage, or an end at {end}")
                 yield decoded[0]
                 at += size
     except OSError as error:

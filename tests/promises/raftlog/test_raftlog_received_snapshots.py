@@ -958,8 +958,13 @@ def require_same(of: Member, to: Member) -> None:
         assert b"".join(there.pieces()) == b"".join(here.pieces())
 
 
-def test_damaged_entries_of_a_received_snapshot_keep_no_other_log_back(tmp_path: Path) -> None:
-    """The process ends while the log takes them; one byte of the file that holds them is another then."""
+@pytest.mark.parametrize("damage", [
+    lambda data: data[:40] + bytes([data[40] ^ 1]) + data[41:],
+    lambda data: data[:data.rfind(b"CLWf")],
+], ids=["a byte", "the last entries"])
+def test_damaged_entries_of_a_received_snapshot_keep_no_other_log_back(damage: Callable[[bytes], bytes],
+                                                                       tmp_path: Path) -> None:
+    """The process ends while the log takes them; the file that holds them is damaged or shortened then."""
     killed = tmp_path / "killed"
 
     def meet(request: Request, act: Callable[[], Any]) -> Any:
@@ -974,7 +979,7 @@ def test_damaged_entries_of_a_received_snapshot_keep_no_other_log_back(tmp_path:
             assert transfer(of, to).is_well
     (file,) = killed.rglob("*.entries")
     data = file.read_bytes()
-    file.write_bytes(data[:40] + bytes([data[40] ^ 1]) + data[41:])
+    file.write_bytes(damage(data))
     with RaftLogStore(killed / "log", OPTIONS) as store:
         assert store.status().damaged == ("log",)
         with pytest.raises(CorruptData):
