@@ -369,6 +369,9 @@ def _sending(log: RaftLog, term: int, chunk_bytes: int) -> Side:
             if last_applied >= row.kept_from:
                 raise refusal(RefusalReason.ALREADY_APPLIED, f"the follower has applied up to {last_applied}, and the "
                               f"leader's log holds every entry from {row.kept_from} on; send those")
+            if accept.state_offset > state.manifest.state_bytes:
+                raise FrameDamaged(expected=f"an offset up to {state.manifest.state_bytes}",
+                                   found=f"{accept.state_offset}")
             live = row.live.to_bytes()
             for offset in range(0, len(live), chunk_bytes):
                 yield encode(Live(offset, live[offset:offset + chunk_bytes]))

@@ -461,8 +461,8 @@ def test_offer_of_too_much_json_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "field", "value"), [
-    ("accept", "last_applied", -2), ("accept", "last_applied", 1 << 64), ("refuse", "term", 1 << 64),
-    ("refuse", "term", -1), ("refuse", "last_applied", -2)])
+    ("accept", "last_applied", -2), ("accept", "last_applied", 1 << 64), ("accept", "state_offset", len(STATE) + 1),
+    ("refuse", "term", 1 << 64), ("refuse", "term", -1), ("refuse", "last_applied", -2)])
 def test_answer_with_a_number_out_of_range_is_damage(kind: str, field: str, value: int, tmp_path: Path) -> None:
     """The leader's host would take the term for its own."""
     def change(frame: Passing) -> Sequence[bytes]:
