@@ -431,6 +431,12 @@ MISTAKES: Sequence[Mistake] = (
          "test_a_crash_at_every_step_loses_nothing_confirmed[little-install]",),
         "The entries of a received snapshot come back after a power failure, and cut what was appended since."),
     Mistake(
+        "received-entries-end-not-checked", "compactlib/raftlog/snapshots.py",
+        "decoded is None or decoded[2] not in (0, end)",
+        "decoded is None",
+        (RECEIVED + "test_damaged_entries_of_a_received_snapshot_keep_no_other_log_back",),
+        "Live entries are lost with the end of their file, and the snapshot is in force without them."),
+    Mistake(
         "received-names-not-synced", "compactlib/raftlog/snapshots.py",
         "        self._files.sync_folder(os.path.dirname(self._entries_path))\n",
         "",
