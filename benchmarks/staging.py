@@ -170,9 +170,9 @@ class CountedStore(MemoryStore):
 
 def seal(repo: Repository, name: str, times: int) -> None:
     """Seal the staging token so often, as commits do that die half-way."""
-    context = repo.context
+    branches = repo.context.branches
     for _ in range(times):
-        context.branches.update(name, lambda record: record.sealed_with(context.new_token()), operation="seal")
+        branches.update(name, lambda record: record.sealed_with(branches.new_token()), operation="seal")
 
 
 def get_figures(quick: bool) -> list[Figure]:

@@ -101,10 +101,6 @@ class MetaRange:
 
     rule: SplitRule
     entries: Sequence[RangeEntry]
-    _max_keys: list[bytes] = attrs.field(init=False, repr=False, eq=False)
-
-    def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "_max_keys", [entry.max_key for entry in self.entries])
 
     @property
     def ids(self) -> set[RangeId]:
@@ -113,7 +109,7 @@ class MetaRange:
 
     def find(self, key: bytes) -> int:
         """Return the position of the first range whose last key is >= `key`. O(log ranges)."""
-        return bisect_left(self._max_keys, key)
+        return bisect_left(self.entries, key, key=lambda entry: entry.max_key)
 
     def body(self) -> bytes:
         """Return the bytes whose hash is the id."""

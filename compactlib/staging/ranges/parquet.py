@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import Any, Final, Self
 
 from compactlib._arguments import require_whole
 from compactlib.errors import CorruptData, InvalidInput, MissingDependency
@@ -196,15 +196,10 @@ def _true(flags: Any) -> int:
     return int(pc.sum(flags).as_py() or 0)
 
 
-Compression: TypeAlias = Literal["zstd", "snappy", "lz4", "gzip", "none"]
-"""A compression of Parquet that every reader supports."""
-
-
 class ParquetFormat:
-    """Ranges as Parquet files of the columns `key`, `identity` and `data`, sorted by key.
+    """Ranges as Parquet files of the columns `key`, `identity` and `data`, sorted by key, compressed by Zstandard.
 
     Args:
-        compression: how pages are compressed.
         rows_per_group: records in a row group; each has its first and last key, so that a reader can pass it over.
 
     Raises:
@@ -214,8 +209,7 @@ class ParquetFormat:
 
     name: str = "parquet"
 
-    def __init__(self, *, compression: Compression = "zstd", rows_per_group: int = 16_384) -> None:
-        self._compression: Compression = compression
+    def __init__(self, *, rows_per_group: int = 16_384) -> None:
         self._rows_per_group: int = require_whole("rows_per_group", rows_per_group, 1)
 
     def rows(self, pairs: Iterable[tuple[bytes, Record]]) -> ArrowRows:
@@ -228,9 +222,8 @@ class ParquetFormat:
         own = rows if isinstance(rows, ArrowRows) else self.rows(rows.pairs(0))
         sink = pa.BufferOutputStream()
         with pq.ParquetWriter(
-                sink, _SCHEMA, compression=self._compression, use_dictionary=False, store_schema=False,
-                compression_level=1 if self._compression == "zstd" else None, write_statistics=["key"],
-                sorting_columns=[pq.SortingColumn(0)]) as writer:
+                sink, _SCHEMA, compression="zstd", compression_level=1, use_dictionary=False, store_schema=False,
+                write_statistics=["key"], sorting_columns=[pq.SortingColumn(0)]) as writer:
             writer.write_table(own.table(), row_group_size=self._rows_per_group)
             writer.add_key_value_metadata({"compactlib.seal": _SEAL.decode() + "0" * _DIGITS})
         data = sink.getvalue().to_pybytes()
