@@ -38,24 +38,17 @@ _SCHEMA: Final = pa.schema([pa.field(name, pa.binary(), nullable=False) for name
 
 
 class ArrowRows:
-    """Rows as three Arrow arrays of bytes."""
+    """Rows as three `pyarrow.BinaryArray`: keys, identities and data."""
 
-    __slots__ = ("_data", "_ends", "_identity", "_key", "_keys")
+    __slots__ = ("_ends", "_keys", "columns")
 
     def __init__(self, key: Any, identity: Any, data: Any) -> None:
-        self._key: Any = key
-        self._identity: Any = identity
-        self._data: Any = data
+        self.columns: tuple[Any, Any, Any] = key, identity, data
+        self._keys: _Bytes = _Bytes(key)
         self._ends: Sequence[int] | None = None
-        self._keys: _Bytes | None = None
-
-    @property
-    def columns(self) -> tuple[Any, Any, Any]:
-        """Keys, identities and data, each a `pyarrow.BinaryArray`."""
-        return self._key, self._identity, self._data
 
     def __len__(self) -> int:
-        return len(self._key)
+        return len(self._keys)
 
     @property
     def size_bytes(self) -> int:
@@ -63,10 +56,11 @@ class ArrowRows:
         return lengths
 
     def key(self, index: int) -> bytes:
-        return self._indexed()[index]
+        return self._keys[index]
 
     def record(self, index: int) -> Record:
-        return Record(self._identity[index].as_py(), self._data[index].as_py())
+        _, identity, data = self.columns
+        return Record(identity[index].as_py(), data[index].as_py())
 
     def pairs(self, start: int) -> Iterator[tuple[bytes, Record]]:
         for at in range(start, len(self), _BLOCK):
@@ -74,12 +68,7 @@ class ArrowRows:
             yield from zip(keys, map(Record, identities, datas), strict=True)
 
     def find(self, key: bytes) -> int:
-        return bisect_left(self._indexed(), key)
-
-    def _indexed(self) -> _Bytes:
-        if self._keys is None:
-            self._keys = _Bytes(self._key)
-        return self._keys
+        return bisect_left(self._keys, key)
 
     def ends(self) -> Sequence[int]:
         if self._ends is None:
@@ -101,16 +90,12 @@ class ArrowRows:
                               for column in (changes.keys, changes.identities, changes.datas)))
 
     def cut_keys(self, raggedness: int) -> list[bytes]:
-        keys: list[bytes] = self._key.to_pylist()
+        keys: list[bytes] = self.columns[0].to_pylist()
         return [key for key, value in zip(keys, map(crc32, keys), strict=True) if value % raggedness == 0]
 
     def content_id(self) -> RangeId:
         return content_hash(len(self), ((memoryview(_numbers(pc.binary_length(column), "i")).cast("B"),
                                          (_Bytes(column).joined,)) for column in self.columns))
-
-    def table(self) -> Any:
-        """Return the rows as a `pyarrow.Table`."""
-        return pa.table(list(self.columns), schema=_SCHEMA)
 
 
 class _Bytes:
@@ -224,7 +209,7 @@ class ParquetFormat:
         with pq.ParquetWriter(
                 sink, _SCHEMA, compression="zstd", compression_level=1, use_dictionary=False, store_schema=False,
                 write_statistics=["key"], sorting_columns=[pq.SortingColumn(0)]) as writer:
-            writer.write_table(own.table(), row_group_size=self._rows_per_group)
+            writer.write_table(pa.table(list(own.columns), schema=_SCHEMA), row_group_size=self._rows_per_group)
             writer.add_key_value_metadata({"compactlib.seal": _SEAL.decode() + "0" * _DIGITS})
         data = sink.getvalue().to_pybytes()
         at = data.rindex(_SEAL) + len(_SEAL)
