@@ -42,13 +42,12 @@ class Identity:
 class Owner:
     """The owner of the ranges of a prefix: the id of a repository, and the place of its catalogue, if it is known.
 
-    `repository` and `since_ms`, the start of the ownership, are for people.
+    `repository`, its name, is for people.
     """
 
     id: str
     repository: str
     place: str | None
-    since_ms: int
 
 
 _OWNERS: JsonCodec[Owner] = JsonCodec(Owner)
@@ -140,9 +139,8 @@ class RangeOwner:
 
         identity = self._identity.update(identified, operation="naming of the repository", may_repeat=True).after
         assert identity is not None
-        self._register.replace(_OWNERS.encode(Owner(
-            id=identity.id, repository=self._repository, place=seen.place,
-            since_ms=round(self._cells.clock.now() * 1000))), seen.version)
+        owner = Owner(id=identity.id, repository=self._repository, place=seen.place)
+        self._register.replace(_OWNERS.encode(owner), seen.version)
 
     def _join(self) -> None:
         """Note in the catalogue which ranges it owns: those of the newest owner's entry."""

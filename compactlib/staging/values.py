@@ -125,11 +125,8 @@ class Record:
         return cls(Digest.of(data).value, data)
 
 
-TOMBSTONE: Final = None
-"""The change that removes a key."""
-
 Change: TypeAlias = Record | None
-"""A change of one key: put this record, or remove the key (`TOMBSTONE`)."""
+"""A change of one key: put this record, or remove the key (`None`)."""
 
 Changes: TypeAlias = Iterable[tuple[bytes, Change]]
 """Changes in strictly ascending order of their keys."""

@@ -196,7 +196,7 @@ class CommittedRanges(RangeFiles):
         records of the ranges touched).
 
         Raises:
-            InvalidInput: the keys do not ascend strictly, or a change is neither a `Record` nor `TOMBSTONE`; nothing is
+            InvalidInput: the keys do not ascend strictly, or a change is neither a `Record` nor `None`; nothing is
                 published.
             BudgetSpent: the budget ran out; nothing is published.
         """
