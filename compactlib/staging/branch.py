@@ -1,63 +1,107 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Branch`: reads, writes, commits and resets of one branch.
+"""`Branch`: reads, writes, commits, moves of HEAD and resets of one branch.
 
-A write to the staging token is acknowledged only if the token is still the staging token afterwards. A commit or a
+**A write** to the staging token is acknowledged only if the token is still the staging token afterwards. A commit or a
 compaction seals the token before it reads it. So a write whose token is still in place was made before any seal, and is
-in the result of the next seal. Any other write may have been too late, and is repeated in the new token.
+in the result of the next seal. Any other write may have been too late, and is repeated in the new token. A delete
+writes a tombstone, whether or not a layer holds the key.
 
-A delete of a key that no layer holds writes nothing. "No layer" must hold for the whole branch at one moment, so the
-delete counts only if the record is unchanged afterwards. A tombstone in a sealed token counts as held: this same delete
-may have written it after a commit had read the token.
+**A conditional write** is one `transact`: if the branch record and the cell in the staging token are unchanged, it
+writes the entry. So of several writers one wins. An entry has the id of its write, so that a call whose `transact` got
+no answer recognizes its own entry. A reset of a key is a conditional write of its state in HEAD.
 
-A conditional write is one `transact`: if the branch record and the cell in the staging token are unchanged, it writes
-the entry. So of several writers one wins. An entry has the id of its write, so that a call whose `transact` got no
-answer recognizes its own entry. A reset of a key is a conditional write of its state in HEAD.
+**A commit** seals the staging token, builds a metarange, and moves HEAD by compare-and-set.
+
+1. Seal the staging token, unless it is empty. Every acknowledged write is now in a sealed token, or in the metarange of
+   a compaction.
+2. Apply the sealed tokens to the base: the compacted metarange if there is one, else that of HEAD. Store the commit.
+3. Compare-and-set the branch: HEAD is the commit; the record drops the applied tokens and the compacted metarange.
+
+If the branch changed before 3: tokens that were only sealed in front stay sealed, and 3 is retried. After a compaction
+or another commit, 2 is repeated. Whether a commit has changes is decided against the content of HEAD, not against the
+base or by the sealed tokens. A commit without changes drops the tokens that it sealed, so that they do not pile up. A
+crash at any step leaves at most a sealed token, a metarange and a commit without a reference.
+
+**Other moves of HEAD** need a branch without uncommitted changes: a tombstone that hides nothing today would hide a key
+of the new HEAD. Changes that a compaction has moved into a metarange count as uncommitted. So a move takes two
+compare-and-sets: the branch is clean, so seal (later writes stay above the new HEAD); the sealed and compacted layers
+are still clean, so move HEAD and drop these layers.
+
+**Resets.** A hard reset with `discard`, and a reset of the branch, is one compare-and-set that drops every layer. A
+reset of a prefix has the steps of a compaction: its result is the branch's content with the prefix as in HEAD.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeAlias, TypeVar
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Literal, TypeAlias, TypeVar
 
 import attrs
 
 from compactlib._arguments import own_bytes
+from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import OutcomeUnknown, PredicateFailed, SlowDown
 from compactlib.kv.cell import Found, Swap, resolve_unknown
 from compactlib.kv.store import Exists
 from compactlib.staging.commits import Commit, copied
+from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import (
+    BeingCollected,
     BranchNotFound,
+    CommitNotFound,
+    DirtyBranch,
     MetaRangeNotFound,
     PreconditionFailed,
-    RangeNotFound,
     RecordNotFound,
 )
-from compactlib.staging.head import BranchHead
 from compactlib.staging.record import BranchRecord
-from compactlib.staging.results import DiffPage, Listed, ListPage, ResetReport
-from compactlib.staging.tokens import WRITE_ID_BYTES, Staged, decode_staged, encode_staged, place_of, set_staged
-from compactlib.staging.values import MAX_PART_BYTES, CommitId, Difference, Record, are_same, check_key, token_partition
-from compactlib.staging.view import BranchView, CommittedView, ListRequest, checked_keys, consistently
+from compactlib.staging.results import CommitReport, DiffPage, Listed, ListPage, ResetReport
+from compactlib.staging.tokens import (
+    WRITE_ID_BYTES,
+    MergedTokens,
+    Staged,
+    decode_staged,
+    encode_staged,
+    place_of,
+    set_staged,
+)
+from compactlib.staging.values import (
+    MAX_PART_BYTES,
+    Applied,
+    Change,
+    Changes,
+    CommitId,
+    Difference,
+    MergeStrategy,
+    MetaRangeId,
+    Record,
+    are_same,
+    branch_key,
+    check_key,
+    checked_keys,
+    token_partition,
+)
+from compactlib.staging.view import BranchView, CommittedView, ListRequest, consistently, upper_bound
 
 PageT = TypeVar("PageT", ListPage, DiffPage)
 
 Decide: TypeAlias = Callable[[Record | None, BranchRecord], Staged | None]
 """Returns the entry to write for the newest record of a key; `None`: none. May be called several times."""
 
+NextHead: TypeAlias = Callable[[CommitId | None], tuple[CommitId | None, Applied | None]]
+"""Returns the target commit for the present HEAD, and the apply behind it. Called again after each conflict."""
+
 
 @attrs.frozen
-class _Batch:
-    """Entries for a staging token. Either the token or the whole record must be unchanged after their write.
+class _Built:
+    """The result of step 2: the record that it was built of, the content, and the report if step 3 succeeds."""
 
-    `fresh` counts the tombstones that the token did not have.
-    """
-
-    entries: Mapping[bytes, Staged]
-    needs_same_record: bool = False
-    fresh: int = 0
+    source: BranchRecord
+    metarange_id: MetaRangeId
+    report: CommitReport
 
 
 def _record_of(data: bytes) -> Record:
@@ -78,12 +122,25 @@ def _pages(read: Callable[[bytes | None], PageT]) -> Iterator[PageT]:
         yield page
 
 
-class Branch(BranchHead):
+def _report(target: CommitId | None, counts: Mapping[str, int], applied: Applied | None, rebuilds: int = 0,
+            ) -> CommitReport:
+    return CommitReport(commit_id=target, rebuilds=rebuilds, added=counts["added"], changed=counts["changed"],
+                        removed=counts["removed"], ranges_written=0 if applied is None else applied.ranges_written,
+                        ranges_reused=0 if applied is None else applied.ranges_reused)
+
+
+class Branch:
     """One branch of a `Repository`. It has no state: threads may share it, and the branch need not exist.
 
     Every method may raise `BranchNotFound`, the errors of the key-value store and the object store, `CorruptData` for
     damaged bytes and `Unsupported` for bytes of a newer release. A read that fails raises and returns nothing.
     """
+
+    def __init__(self, context: StagingContext, name: str) -> None:
+        branch_key(name)
+        self._context = context
+        self._branches = context.branches
+        self._name = name
 
     @property
     def name(self) -> str:
@@ -109,7 +166,7 @@ class Branch(BranchHead):
         """
         check_key(key)
         record = consistently(self._context, self._name, lambda view: view.find_many((key,))[key],
-                              holds=lambda place: place.layer == 0).record
+                              holds=lambda state: state.is_in_staging_token).record
         if record is None:
             raise RecordNotFound(ref=self._name, key=key)
         return record
@@ -125,7 +182,7 @@ class Branch(BranchHead):
         """
         wanted = checked_keys(keys)
         found = consistently(self._context, self._name, lambda view: view.find_many(wanted))
-        return {key: place.record for key, place in found.items() if place.record is not None}
+        return {key: state.record for key, state in found.items() if state.record is not None}
 
     def head(self) -> CommittedView:
         """Return a view of the present HEAD, without uncommitted changes. It does not follow the branch."""
@@ -151,7 +208,7 @@ class Branch(BranchHead):
             return view.page(request), view.record
 
         page, record = consistently(self._context, self._name, read)
-        self._context.count_tombstones(self._name, record, listed=page.tombstones)
+        self._branches.count_tombstones(self._name, record, listed=page.tombstones)
         return page
 
     def entries(self, *, prefix: bytes = b"", delimiter: bytes = b"", page_limit: int = 1000) -> Iterator[Listed]:
@@ -200,8 +257,7 @@ class Branch(BranchHead):
             OutcomeUnknown: the store failed; some may be written. Repeat the call.
         """
         checked_keys(items)
-        batch = _Batch({key: Staged(_record_of(data)) for key, data in items.items()})
-        self._write_until_held("put", lambda _: batch)
+        self._write_until_held("put", {key: Staged(_record_of(data)) for key, data in items.items()})
 
     def put_if(self, key: bytes, data: bytes, expected: Record | Exists | None) -> None:
         """Write a record if the key has the expected state: a record (by identity), `EXISTS`, or `None` (no record).
@@ -228,30 +284,240 @@ class Branch(BranchHead):
         self._write_conditionally(key, decide, "update")
 
     def delete(self, key: bytes) -> None:
-        """Delete a key. A key that does not exist is no error; a key that no layer holds writes nothing."""
+        """Delete a key; one that does not exist is no error. Costs and errors as for `put`."""
         self.delete_many((key,))
 
     def delete_many(self, keys: Iterable[bytes]) -> None:
-        """Delete up to 1000 keys and acknowledge them together. Costs two or three requests more than `put_many`.
-
-        Raises:
-            InvalidInput: more were given; nothing was deleted.
-            OutcomeUnknown: as for `put_many`.
-        """
-        wanted = checked_keys(keys)
-
-        def make(record: BranchRecord) -> _Batch:
-            places = BranchView.of(self._context, record).find_many(wanted)
-            hidden = [key for key, place in places.items() if place.layer is not None]
-            known = sum(place.layer == 0 and place.record is None for place in places.values())
-            return _Batch(dict.fromkeys(hidden, Staged(None)), len(hidden) < len(wanted), len(hidden) - known)
-
-        self._write_until_held("delete", make)
+        """Delete up to 1000 keys and acknowledge them together. Costs and errors as for `put_many`."""
+        entries = dict.fromkeys(checked_keys(keys), Staged(None))
+        record = self._write_until_held("delete", entries)
+        self._branches.count_tombstones(self._name, record, written=len(entries))
 
     def delete_if(self, key: bytes, expected: Record | Exists) -> None:
         """Delete a key if it has the expected state; errors as for `put_if`."""
         record = self._write_conditionally(key, self._expecting(key, expected, Staged(None)), "delete_if")
-        self._context.count_tombstones(self._name, record, written=1)
+        self._branches.count_tombstones(self._name, record, written=1)
+
+    # --- commit
+
+    def commit(self, message: str, *, metadata: Mapping[str, str] | None = None, allow_empty: bool = False,
+               budget: Budget | None = None) -> CommitReport:
+        """Commit all acknowledged changes as the new HEAD; the report is empty if there were no changes.
+
+        Raises:
+            Busy: others changed the branch during every try; nothing is lost, commit again.
+            BudgetSpent: the budget ran out; HEAD is unchanged.
+        """
+        context, commits = self._context, self._context.commits
+        before, sealed = self._branches.update(self._name, self._branches.sealed, operation="commit", idempotent=True)
+        if sealed is before and sealed.is_bare and not allow_empty:
+            return CommitReport(why="nothing was written since HEAD", commit_id=sealed.commit_id)
+        builds: list[_Built] = []
+
+        def build(record: BranchRecord) -> _Built:
+            head = commits.metarange_of(record.commit_id)
+            base, target = record.base(head), None
+            applied = self._apply(base, MergedTokens(context.store, record.sealed_tokens), budget)
+            counts = ({"added": applied.added, "changed": applied.changed, "removed": applied.removed} if base == head
+                      else self._counts(head, applied.metarange_id))
+            has_changes = any(counts.values())
+            if has_changes or allow_empty:
+                target = commits.add(applied.metarange_id if has_changes or head is None else head,
+                                     [record.commit_id], message, metadata)
+            return _Built(record, applied.metarange_id, _report(target, counts, applied, rebuilds=len(builds)))
+
+        def switch(record: BranchRecord) -> BranchRecord | None:
+            if not builds or not record.extends(builds[-1].source) or not self._is_kept(builds[-1].metarange_id):
+                builds.append(build(record))
+            source, target = builds[-1].source, builds[-1].report.commit_id
+            if target is None and record.is_bare:
+                return None
+            newer = len(record.sealed_tokens) - len(source.sealed_tokens)  # sealed in front, meanwhile
+            return attrs.evolve(record.compacted(None, newer=newer), commit_id=target or record.commit_id)
+
+        head = self._branches.update(self._name, switch, operation="commit")[1].commit_id
+        if head == sealed.commit_id:
+            return CommitReport(why="the content is that of HEAD", commit_id=head)
+        for built in builds:
+            if head is not None and built.report.commit_id == head:
+                return built.report
+        if sealed.commit_id is not None and not commits.is_ancestor(sealed.commit_id, head):
+            return CommitReport(why="another caller reset HEAD, which dropped the uncommitted changes", commit_id=head)
+        return CommitReport(why="another commit holds all changes, unless a reset dropped them", commit_id=head)
+
+    def _is_kept(self, metarange_id: MetaRangeId) -> bool:
+        """Return whether the files survived until the record was re-read; protects them from collections."""
+        try:
+            self._context.committed.claim(metarange_id)
+        except (BeingCollected, MetaRangeNotFound):
+            return False
+        return True
+
+    # --- other moves
+
+    def merge(self, source: str, message: str = "", *, metadata: Mapping[str, str] | None = None,
+              strategy: MergeStrategy = "fail") -> CommitReport:
+        """Merge the changes of another branch's HEAD, or of a commit, since the common ancestor.
+
+        Raises:
+            DirtyBranch: this branch has uncommitted changes; those of the source are ignored.
+            MergeConflict: both sides changed a key in different ways, and the strategy is `"fail"`.
+            CommitNotFound: there is no such commit.
+            MetaRangeNotFound: a commit was unreachable for the grace period, and its records were collected.
+            BeingCollected: a collection deletes them now.
+        """
+        theirs, commits = self._context.resolve(source), self._context.commits
+
+        def next_head(head: CommitId | None) -> tuple[CommitId | None, Applied | None]:
+            if theirs is None or commits.is_ancestor(theirs, head):
+                return head, None
+            base = self._merge_base([theirs], [] if head is None else [head])
+            applied = self._merged(base, commits.metarange_of(theirs), head, strategy)
+            return commits.add(applied.metarange_id, [head, theirs], message or f"merge {source} into {self._name}",
+                               metadata), applied
+
+        return self._move(next_head, operation="merge")
+
+    def revert(self, commit: str, message: str = "", *, metadata: Mapping[str, str] | None = None,
+               strategy: MergeStrategy = "fail") -> CommitReport:
+        """Undo the changes of a commit against its first parent, in a new commit; errors as for `merge`."""
+        return self._replay(commit, message or f"revert {commit}", metadata, strategy, operation="revert")
+
+    def cherry_pick(self, commit: str, message: str = "", *, metadata: Mapping[str, str] | None = None,
+                    strategy: MergeStrategy = "fail") -> CommitReport:
+        """Apply the changes of a commit against its first parent, in a new commit; errors as for `merge`."""
+        return self._replay(commit, message or f"cherry-pick {commit}", metadata, strategy, operation="cherry_pick")
+
+    def _replay(self, ref: str, message: str, metadata: Mapping[str, str] | None, strategy: MergeStrategy, *,
+                operation: Literal["revert", "cherry_pick"]) -> CommitReport:
+        """Apply the changes of a commit against its first parent to HEAD, or take them back."""
+        commits, commit_id = self._context.commits, self._context.resolve(ref)
+        if commit_id is None:
+            raise CommitNotFound(commit_id=ref)
+        commit = commits.get(commit_id)
+        sides = commits.metarange_of(commit.parents[0] if commit.parents else None), commit.metarange_id
+        base, source = sides if operation == "cherry_pick" else sides[::-1]
+
+        def next_head(head: CommitId | None) -> tuple[CommitId | None, Applied | None]:
+            applied = self._merged(base, source, head, strategy)
+            if not applied.changes:
+                return head, None
+            return commits.add(applied.metarange_id, [head], message, metadata), applied
+
+        return self._move(next_head, operation=operation)
+
+    def commit_metarange(self, metarange_id: MetaRangeId, message: str, *,
+                         metadata: Mapping[str, str] | None = None) -> CommitReport:
+        """Commit a given metarange as the new HEAD: an import, or the result of a job.
+
+        Raises:
+            DirtyBranch: the branch has uncommitted changes.
+            MetaRangeNotFound: there is no such metarange.
+            RangeNotFound: one of its ranges is missing: it was collected, or was not copied.
+        """
+        committed = self._context.committed
+
+        def next_head(head: CommitId | None) -> tuple[CommitId | None, Applied | None]:
+            present = self._context.commits.metarange_of(head)
+            if head is not None and present == metarange_id:
+                return head, None
+            committed.claim(metarange_id)  # it must exist before a commit names it, and stay
+            # Its ranges too: drop the cached ones, so that each is read from the store.
+            known, ranges = committed.read_metarange(present).ids, committed.read_metarange(metarange_id).ids
+            for range_id in ranges - known:
+                committed.forget(range_id)
+            applied = Applied(metarange_id=metarange_id, ranges_reused=len(ranges & known),
+                              ranges_written=len(ranges - known))
+            return self._context.commits.add(metarange_id, [head], message, metadata), applied
+
+        return self._move(next_head, operation="commit_metarange")
+
+    def hard_reset(self, ref: str, *, discard: bool = False) -> CommitReport:
+        """Move HEAD to a commit, or to the HEAD of a branch; `discard` drops uncommitted changes. Errors: see `merge`.
+        """
+        return self._move(lambda _: (self._context.resolve_present(ref), None), operation="hard_reset", discard=discard)
+
+    def _move(self, next_head: NextHead, *, operation: str, discard: bool = False) -> CommitReport:
+        """Move the HEAD of a branch that has no uncommitted changes, or drop them."""
+        context = self._context
+        made: dict[tuple[CommitId | None, CommitId | None], CommitReport] = {}  # by the old and the new HEAD
+
+        def prepare(record: BranchRecord) -> BranchRecord | None:
+            self._require_clean(record, include_staging=True)
+            if record.sealed_tokens and self._branches.is_empty(record.staging_token):
+                return None  # an earlier move sealed it and failed
+            return record.sealed_with(self._branches.new_token())
+
+        def switch(record: BranchRecord) -> BranchRecord | None:
+            if not discard:
+                self._require_clean(record, include_staging=False)
+            head = record.commit_id
+            target, applied = next_head(head)
+            if target == head and (self._is_clear(record) if discard else record.is_bare):
+                return None
+            # Reported before the write: a failure afterwards would hide a completed move.
+            counts = self._counts(context.commits.metarange_of(head), context.commits.metarange_of(target))
+            made[head, target] = _report(target, counts, applied)
+            return record.emptied(self._branches.new_token() if discard else record.staging_token, target)
+
+        if not discard:
+            self._branches.update(self._name, prepare, operation=operation, idempotent=True)
+        before, after = self._branches.update(self._name, switch, operation=operation)
+        old, new = before.commit_id, after.commit_id
+        # A move that drops uncommitted changes is not empty, also if HEAD is unchanged.
+        if after is before or (new == old and (new is None or not discard)):
+            return CommitReport(why="HEAD is unchanged", commit_id=new)
+        if new is None:
+            return CommitReport(why="the branch has no commit now, as its source has none", commit_id=None)
+        return made[old, new]
+
+    # --- resets
+
+    def reset(self) -> ResetReport:
+        """Drop all uncommitted changes, in one step."""
+        def change(record: BranchRecord) -> BranchRecord | None:
+            return None if self._is_clear(record) else record.emptied(self._branches.new_token(), record.commit_id)
+
+        before, after = self._branches.update(self._name, change, operation="reset")
+        if after is before:
+            return ResetReport(why="nothing was uncommitted")
+        return ResetReport(tokens_dropped=len(before.tokens))
+
+    def reset_prefix(self, prefix: bytes) -> ResetReport:
+        """Restore all keys with a prefix to their state in HEAD, in one step; `b""` is `reset`.
+
+        A write during the call may stay. Costs a rewrite of what is staged, like a compaction.
+        """
+        if not prefix:
+            return self.reset()
+        context, committed = self._context, self._context.committed
+        is_needed, counts = False, Counter[str]()
+
+        def seal(record: BranchRecord) -> BranchRecord | None:
+            nonlocal is_needed
+            is_needed = BranchView.of(context, record).first_uncommitted(prefix=prefix) is not None
+            return self._branches.sealed(record) if is_needed else None
+
+        def switch(record: BranchRecord) -> BranchRecord | None:
+            counts.clear()
+            head = context.commits.metarange_of(record.commit_id)
+            content = self._apply(record.base(head), MergedTokens(context.store, record.sealed_tokens)).metarange_id
+
+            def restored() -> Iterator[tuple[bytes, Change]]:
+                for difference in committed.diff(content, head, prefix, upper_bound(prefix)):
+                    counts["removed" if difference.right is None else "restored"] += 1
+                    yield difference.key, difference.right
+
+            result = self._apply(content, restored()).metarange_id
+            if not counts:
+                return None  # another caller has dropped the changes
+            return record.compacted(committed.unless_head(result, head))
+
+        self._branches.update(self._name, seal, operation="reset_prefix", idempotent=True)
+        if is_needed:
+            self._branches.update(self._name, switch, operation="reset_prefix")
+        return ResetReport(why="" if counts else "nothing was uncommitted under the prefix",
+                           records_restored=counts["restored"], tombstones=counts["removed"])
 
     def reset_key(self, key: bytes) -> ResetReport:
         """Restore one key to its state in HEAD."""
@@ -267,52 +533,85 @@ class Branch(BranchHead):
             return Staged(before)
 
         found = self._write_conditionally(key, decide, "reset_key")
-        context.count_tombstones(self._name, found, written=report.tombstones)
+        self._branches.count_tombstones(self._name, found, written=report.tombstones)
         return report
 
     # --- about the branch
 
     def record(self) -> BranchRecord:
         """Return the branch's present record: its HEAD and layers. One request."""
-        return self._context.branches.read(self._name)
+        return self._branches.read(self._name)
 
     def log(self) -> Iterator[tuple[CommitId, Commit]]:
         """Yield HEAD and its ancestors, children before parents."""
         history = self._context.commits.history(self.record().commit_id)
         return ((commit_id, copied(commit)) for commit_id, commit in history)
 
+    # --- parts of several of them
+
+    def _is_clear(self, record: BranchRecord) -> bool:
+        """Return whether no layer above HEAD holds entries; valid if the record is unchanged afterwards."""
+        return record.is_bare and self._branches.is_empty(record.staging_token)
+
+    def _require_clean(self, record: BranchRecord, *, include_staging: bool) -> None:
+        view = BranchView.of(self._context, record)
+        difference = view.first_uncommitted(include_staging=include_staging)
+        if difference is not None:
+            raise DirtyBranch(branch=self._name, key=difference.key)
+
+    def _apply(self, base: MetaRangeId | None, changes: Changes, budget: Budget | None = None) -> Applied:
+        """Apply entries of sealed tokens, and read the result back: then the tokens may be dropped."""
+        applied = self._context.committed.apply(base, changes, budget=budget)
+        self._context.committed.check(applied.metarange_id, base)
+        return applied
+
+    def _merge_base(self, ones: Collection[CommitId], others: Collection[CommitId]) -> MetaRangeId | None:
+        """Return the content of the newest common ancestor. Branches that merged each other have several: then the
+        merge of these over their own merge base.
+        """
+        context, merged = self._context, list[CommitId]()
+        base: MetaRangeId | None = None
+        for commit_id in context.commits.merge_bases(ones, others):
+            found = context.commits.metarange_of(commit_id)
+            base = (context.committed.merged_ancestors(self._merge_base(merged, [commit_id]), base, found) if merged
+                    else found)
+            merged.append(commit_id)
+        return base
+
+    def _merged(self, base: MetaRangeId | None, source: MetaRangeId | None, head: CommitId | None,
+                strategy: MergeStrategy) -> Applied:
+        """Merge the changes from the base to the source into HEAD. The commits may be unreachable."""
+        committed, present = self._context.committed, self._context.commits.metarange_of(head)
+        for metarange_id in sorted(filter(None, {base, source} - {present})):
+            committed.claim(metarange_id)  # also if it is cached
+        return committed.merge(base, source, present, strategy)
+
+    def _counts(self, before: MetaRangeId | None, after: MetaRangeId | None) -> Counter[str]:
+        return Counter(difference.kind for difference in self._context.committed.diff(before, after))
+
     # --- writes to tokens
 
-    def _write_until_held(self, operation: str, make: Callable[[BranchRecord], _Batch]) -> None:
-        """Write the batch of the record until its condition holds afterwards."""
+    def _write_until_held(self, operation: str, entries: Mapping[bytes, Staged]) -> BranchRecord:
+        """Write the entries until their token is the staging token afterwards. Return the branch's record then."""
         context, was_taken = self._context, False
         refused: CompactlibError | None = None
-        record = self.record()
         try:
-            for number in context.cells.tries():
-                if number > 1:
-                    record = self.record()
-                refused = None
+            for _ in context.cells.tries():
+                record, refused = self.record(), None
+                if not entries:
+                    return record
                 try:
-                    batch = make(record)
-                    if batch.entries:
-                        set_staged(context.store, record.staging_token, batch.entries)
-                except (MetaRangeNotFound, RangeNotFound) as error:
-                    if self.record().extends(record):
-                        raise
-                    refused = error
-                    continue
+                    set_staged(context.store, record.staging_token, entries)
                 except (SlowDown, OutcomeUnknown) as error:
                     if not isinstance(error, SlowDown) and not isinstance(error.__cause__, SlowDown):
                         raise
                     was_taken = was_taken or isinstance(error, OutcomeUnknown)  # a part
                     refused = error
                     continue
-                was_taken = was_taken or bool(batch.entries)
-                now = self._seen_after_write(operation, record) if batch.entries else self.record()
-                if now == record if batch.needs_same_record else now.staging_token == record.staging_token:
-                    context.count_tombstones(self._name, now, written=batch.fresh)
-                    return
+                was_taken = True
+                now = self._seen_after_write(operation, record)
+                if now.staging_token == record.staging_token:
+                    return now
             if refused is not None:
                 raise refused
         except (OutcomeUnknown, BranchNotFound):
@@ -322,7 +621,7 @@ class Branch(BranchHead):
                 raise self._unknown(operation, f"a token took the write and was replaced, and the next try raised "
                                                f"{error}") from error
             raise
-        raise context.overtaken(operation, self._name)
+        raise self._branches.overtaken(operation, self._name)
 
     def _seen_after_write(self, operation: str, before: BranchRecord) -> BranchRecord:
         """Return the present record after a write to its token; re-read until the store answers."""
@@ -338,7 +637,7 @@ class Branch(BranchHead):
         if now is None or before.staging_token not in now.tokens:
             # The cleanup may have emptied the token before this write.
             with contextlib.suppress(CompactlibError):
-                self._context.branches.mark_late(self._name, before.staging_token)
+                self._branches.mark_late(self._name, before.staging_token)
         if now is None:
             raise BranchNotFound(branch=self._name)
         return now
@@ -360,12 +659,12 @@ class Branch(BranchHead):
         for _ in self._context.cells.tries():
             with contextlib.suppress(PredicateFailed):  # the branch has another staging token
                 return self._try_conditionally(key, decide, operation)
-        raise self._context.overtaken(operation, self._name)
+        raise self._branches.overtaken(operation, self._name)
 
     def _try_conditionally(self, key: bytes, decide: Decide, operation: str) -> BranchRecord:
-        context, branches = self._context, self._context.branches
+        context = self._context
         token, write_id = self.record().staging_token, context.rng.randbytes(WRITE_ID_BYTES)
-        home, cell = branches.address(self._name), (token_partition(token), key)
+        home, cell = self._branches.address(self._name), (token_partition(token), key)
         place = place_of(token, key)
 
         def swapped(record: BranchRecord, cells: Found) -> Swap[BranchRecord]:
@@ -374,7 +673,7 @@ class Branch(BranchHead):
             if cell in cells:
                 found = decode_staged(cells[cell].value, place).record
             else:
-                found = BranchView.of(context, record).find_many((key,), first_layer=1)[key].record
+                found = BranchView.of(context, record).find_many((key,), skip_staging_token=True)[key].record
             staged = decide(found, record)
             return Swap(record, {} if staged is None else {
                 cell: encode_staged(attrs.evolve(staged, write_id=write_id))})
@@ -387,9 +686,9 @@ class Branch(BranchHead):
                 return None
             # No one deletes an entry of a token that the record names. If it does not name the token, the cleanup may
             # have emptied the token, and the cell proves nothing.
-            return False if token in branches.record_in(cells, self._name).tokens else None
+            return False if token in self._branches.record_in(cells, self._name).tokens else None
 
-        return branches.swap(self._name, swapped, operation=operation, also_read=[cell], judge=judge)
+        return self._branches.swap(self._name, swapped, operation=operation, also_read=[cell], judge=judge)
 
     def __repr__(self) -> str:
         return f"Branch({self._name!r} of {self._context.repository!r})"

@@ -19,15 +19,16 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import attrs
 
-from compactlib.errors import CompactlibError, Conflict, CorruptData, StorageError, Unsupported
+from compactlib.errors import Busy, CompactlibError, Conflict, CorruptData, StorageError, Unsupported
+from compactlib.files.durable_record import JsonRecord
 from compactlib.kv import PredicateFailed, SlowDown
 from compactlib.kv.batches import change_many
 from compactlib.kv.cell import Found, Judge, Swap
 from compactlib.kv.store import Address
 from compactlib.observer import Observer
 from compactlib.staging.errors import BeingCollected, BranchNotFound, PreconditionFailed
-from compactlib.staging.record import BranchRecord, Cells, StoredForm, decode_branch_record, encode_branch_record
-from compactlib.staging.values import BRANCHES, DROPPED, StagingToken, branch_key
+from compactlib.staging.record import BranchRecord, Cells, decode_branch_record, encode_branch_record
+from compactlib.staging.values import BRANCHES, DROPPED, StagingToken, branch_key, token_partition
 
 if TYPE_CHECKING:
     from compactlib.staging.sensor import CompactionSensor
@@ -45,7 +46,7 @@ class DropMark:
     at_ms: int
 
 
-MARKS: Final = StoredForm(b"CLDROPPD", DropMark)
+MARKS: Final = JsonRecord("drop mark", b"CLDROPPD", 1, DropMark)
 
 Change: TypeAlias = Callable[[BranchRecord], BranchRecord | None]
 """Returns the next record, or `None` to write nothing. May be called several times; its exceptions end the update.
@@ -92,6 +93,33 @@ class BranchStore:
         """Yield every branch and its record at that moment, in order of the names' bytes."""
         for key, value in self._cells.scan(BRANCHES):
             yield key[len(BRANCHES):].decode("utf-8", "replace"), decode_branch_record(value, self._cells.place(key))
+
+    def count_tombstones(self, branch: str, record: BranchRecord, *, written: int = 0, listed: int = 0) -> None:
+        """Report acknowledged tombstones, or those that a page of a listing skipped, to the sensor, if there is one."""
+        if self._sensor is not None and written:
+            self._sensor.wrote_tombstones(self._repository, branch, record, written)
+        if self._sensor is not None and listed:
+            self._sensor.listed_tombstones(self._repository, branch, record, listed)
+
+    def overtaken(self, operation: str, branch: str) -> Busy:
+        """Return the error of a call that lost every try to other writers."""
+        return Busy(f"{operation} of branch {branch!r}: other writers were first {self._cells.retries.tries} times in "
+                    f"a row; wait and call again")
+
+    # --- seals
+
+    def new_token(self) -> StagingToken:
+        """Draw a staging token. No request."""
+        return StagingToken(f"stg-{self._cells.rng.getrandbits(128):032x}")
+
+    def is_empty(self, token: StagingToken) -> bool:
+        """Return whether a token has no entry. One read."""
+        with self._cells.store.scan(token_partition(token), page_size=1, keys_only=True) as entries:
+            return next(entries, None) is None
+
+    def sealed(self, record: BranchRecord) -> BranchRecord | None:
+        """Return a record after a seal; `None` if its staging token is empty, as a seal would only cost reads."""
+        return None if self.is_empty(record.staging_token) else record.sealed_with(self.new_token())
 
     # --- changes
 
@@ -194,7 +222,7 @@ class BranchStore:
     def _mark(self, branch: str, tokens: Iterable[StagingToken]) -> dict[Address, bytes]:
         cells = self._cells
         return {cells.address(DROPPED + b"%016x" % cells.rng.getrandbits(64)): MARKS.encode(DropMark(
-            branch=branch, tokens=tuple(tokens), at_ms=round(cells.clock.now() * 1000)))}
+            branch=branch, tokens=tuple(tokens), at_ms=int(cells.clock.now() * 1000)))}
 
     def mark_late(self, branch: str, token: StagingToken) -> None:
         """Mark a dropped token after a late write to it, as the cleanup may have ended before. One write."""

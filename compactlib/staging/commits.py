@@ -11,10 +11,10 @@ from typing import Final
 import attrs
 
 from compactlib.errors import CorruptData
+from compactlib.files.durable_record import JsonRecord
 from compactlib.lru import Lru
 from compactlib.staging.errors import CommitNotFound
-from compactlib.staging.ranges.committed import CrossedBase, MergeBase
-from compactlib.staging.record import Cells, StoredForm, damaged
+from compactlib.staging.record import Cells
 from compactlib.staging.values import COMMITS, CommitId, MetaRangeId, commit_key, is_commit_id
 
 _CACHED: Final = 1000
@@ -54,7 +54,7 @@ def copied(commit: Commit) -> Commit:
     return attrs.evolve(commit, metadata=dict(commit.metadata))
 
 
-_FORM: Final = StoredForm(b"CLCOMMIT", Commit)
+_FORM: Final = JsonRecord("commit", b"CLCOMMIT", 1, Commit)
 
 
 def encode_commit(commit: Commit) -> bytes:
@@ -66,7 +66,8 @@ def decode_commit(data: bytes, place: str) -> Commit:
     """Return the commit of a stored form; `CorruptData` also for an impossible generation or parent."""
     commit = _FORM.decode(data, place)
     if commit.generation < 1 or not all(map(is_commit_id, commit.parents)):
-        raise damaged(place, "a generation of at least 1, and parents that are commit ids", commit)
+        raise CorruptData(path=place, offset=0, expected="a generation of at least 1, and parents that are commit ids",
+                          found=str(commit))
     return commit
 
 
@@ -166,16 +167,6 @@ class CommitStore:
                     heapq.heappush(waiting, (-self.get(parent).generation, parent))
                 sides[parent] = sides.get(parent, 0) | sides[current]
         return found
-
-    def merge_base(self, ones: Collection[CommitId], others: Collection[CommitId]) -> MergeBase:
-        """Return the merge base of two sets of commits: their newest common ancestors, merged."""
-        base: MergeBase = None
-        merged: list[CommitId] = []
-        for commit_id in self.merge_bases(ones, others):
-            metarange_id = self.get(commit_id).metarange_id
-            base = CrossedBase(base, metarange_id, self.merge_base(merged, [commit_id])) if merged else metarange_id
-            merged.append(commit_id)
-        return base
 
     def checked(self, commit_id: CommitId, data: bytes) -> Commit:
         """Return the commit of a stored form; raise `CorruptData` if its id is another."""

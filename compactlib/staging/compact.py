@@ -144,7 +144,7 @@ class Compactor:
             if record.layers != view.record.layers:
                 return None
             # A full record has no room for another token, until this compaction.
-            sealed = context.sealed(record) if len(record.sealed_tokens) < MAX_SEALED_TOKENS else None
+            sealed = context.branches.sealed(record) if len(record.sealed_tokens) < MAX_SEALED_TOKENS else None
             return attrs.evolve(sealed or record, compaction_started_at_ms=round(context.clock.now() * 1000))
 
         with contextlib.suppress(BranchNotFound):  # a plan of a deleted branch is outdated too

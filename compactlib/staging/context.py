@@ -11,15 +11,14 @@ import attrs
 
 from compactlib._arguments import is_seconds, is_whole
 from compactlib.clock import Clock
-from compactlib.errors import Busy
 from compactlib.kv import KVStore, Retries
 from compactlib.observer import Observer
 from compactlib.staging.branches import BranchStore
 from compactlib.staging.commits import CommitStore
 from compactlib.staging.owner import RangeOwner
 from compactlib.staging.ranges.committed import CommittedRanges
-from compactlib.staging.record import BranchRecord, Cells
-from compactlib.staging.values import CommitId, StagingToken, is_commit_id, repository_partition, token_partition
+from compactlib.staging.record import Cells
+from compactlib.staging.values import CommitId, is_commit_id, repository_partition
 
 if TYPE_CHECKING:
     from compactlib.staging.sensor import CompactionSensor
@@ -65,36 +64,10 @@ class StagingContext:
         self.clock: Clock = clock
         self.rng: Random = rng
         self.observer: Observer = observer
-        self.sensor: CompactionSensor | None = sensor
         self.cells: Cells = Cells(store, repository_partition(repository), options.retries, clock, rng)
         self.branches: BranchStore = BranchStore(repository, self.cells, observer, sensor)
         self.commits: CommitStore = CommitStore(self.cells)
         self.owner: RangeOwner = RangeOwner(repository, self.cells, committed)
-
-    def count_tombstones(self, branch: str, record: BranchRecord, *, written: int = 0, listed: int = 0) -> None:
-        """Report acknowledged tombstones, or those that a page of a listing skipped, to the sensor, if there is one."""
-        if self.sensor is not None and written:
-            self.sensor.wrote_tombstones(self.repository, branch, record, written)
-        if self.sensor is not None and listed:
-            self.sensor.listed_tombstones(self.repository, branch, record, listed)
-
-    def overtaken(self, operation: str, branch: str) -> Busy:
-        """Return the error of a call that lost every try to other writers."""
-        return Busy(f"{operation} of branch {branch!r}: other writers were first {self.options.retries.tries} times in "
-                    f"a row; wait and call again")
-
-    def new_token(self) -> StagingToken:
-        """Draw a staging token. No request."""
-        return StagingToken(f"stg-{self.rng.getrandbits(128):032x}")
-
-    def is_empty(self, token: StagingToken) -> bool:
-        """Return whether a token has no entry. One read."""
-        with self.store.scan(token_partition(token), page_size=1, keys_only=True) as entries:
-            return next(entries, None) is None
-
-    def sealed(self, record: BranchRecord) -> BranchRecord | None:
-        """Return a record after a seal; `None` if its staging token is empty, as a seal would only cost reads."""
-        return None if self.is_empty(record.staging_token) else record.sealed_with(self.new_token())
 
     def resolve(self, ref: str) -> CommitId | None:
         """Return the commit of a commit id, or of a branch's HEAD; `None` for a branch without a commit."""

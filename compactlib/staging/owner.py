@@ -20,12 +20,13 @@ import contextlib
 
 import attrs
 
+from compactlib.codec import JsonCodec
 from compactlib.errors import Stale
-from compactlib.kv.cell import Found, Swap
+from compactlib.kv.cell import Cell
 from compactlib.objects.register import ObjectRegister, Version
 from compactlib.staging.errors import RangesNotOwned
 from compactlib.staging.ranges.files import METARANGES, RANGES, RangeFiles
-from compactlib.staging.record import Cells, StoredForm
+from compactlib.staging.record import Cells
 from compactlib.staging.values import IDENTITY
 
 
@@ -41,17 +42,15 @@ class Identity:
 class Owner:
     """The owner of the ranges of a prefix: the id of a repository, and the place of its catalogue, if it is known.
 
-    `repository` and `since_ms`, the start of the ownership, are for people.
+    `repository`, its name, is for people.
     """
 
     id: str
     repository: str
     place: str | None
-    since_ms: int
 
 
-IDENTITIES = StoredForm(b"CLREPOST", Identity)
-OWNERS = StoredForm(b"CLOWNER\0", Owner)
+_OWNERS: JsonCodec[Owner] = JsonCodec(Owner)
 
 
 @attrs.frozen
@@ -94,7 +93,7 @@ class RangeOwner:
         self.refused: str = ""
         self._repository = repository
         self._cells = cells
-        self._address = cells.address(IDENTITY)
+        self._identity: Cell[Identity] = cells.cell(IDENTITY, Identity)
         self._files = files
         self._register = ObjectRegister(files.objects, files.path_of_owner, clock=cells.clock, rng=cells.rng)
 
@@ -135,38 +134,27 @@ class RangeOwner:
 
     def _take(self, seen: _Seen) -> None:
         """Write the owner's entry over the version that was read, after the identity in the catalogue."""
-        def identified(found: Found) -> Swap[Identity]:
-            identity = self._identity_in(found)
-            if identity is not None:
-                return Swap(identity)
-            made = Identity(id=f"{self._cells.rng.getrandbits(128):032x}", ranges=None)
-            return Swap(made, {self._address: IDENTITIES.encode(made)})
+        def identified(identity: Identity | None) -> Identity:
+            return identity or Identity(id=f"{self._cells.rng.getrandbits(128):032x}", ranges=None)
 
-        identity = self._cells.swap([self._address], identified, operation="naming of the repository", may_repeat=True)
-        self._register.replace(OWNERS.encode(Owner(
-            id=identity.id, repository=self._repository, place=seen.place,
-            since_ms=round(self._cells.clock.now() * 1000))), seen.version)
+        identity = self._identity.update(identified, operation="naming of the repository", may_repeat=True).after
+        assert identity is not None
+        owner = Owner(id=identity.id, repository=self._repository, place=seen.place)
+        self._register.replace(_OWNERS.encode(owner), seen.version)
 
     def _join(self) -> None:
         """Note in the catalogue which ranges it owns: those of the newest owner's entry."""
-        def joined(found: Found) -> Swap[None]:
-            identity, version = self._identity_in(found), self._register.read()
-            if identity is None or version is None or identity.ranges == version.id.hex():
-                return Swap(None)
-            return Swap(None, {self._address: IDENTITIES.encode(attrs.evolve(identity, ranges=version.id.hex()))})
+        def joined(identity: Identity | None) -> Identity | None:
+            version = self._register.read()
+            return (identity if identity is None or version is None
+                    else attrs.evolve(identity, ranges=version.id.hex()))
 
-        self._cells.swap([self._address], joined, operation="adoption of ranges", may_repeat=True)
+        self._identity.update(joined, operation="adoption of ranges", may_repeat=True)
 
     def _read(self) -> _Seen:
-        place = self._cells.store.place()
-        identity = self._identity_in(self._cells.store.get_many([self._address]))
-        version = self._register.read()
-        owner = None if version is None else OWNERS.decode(version.value, self._files.path_of_owner)
+        place, identity, version = self._cells.store.place(), self._identity.read(), self._register.read()
+        owner = None if version is None else _OWNERS.decode(version.value, self._files.path_of_owner)
         return _Seen(identity, version, owner, place)
-
-    def _identity_in(self, found: Found) -> Identity | None:
-        return (IDENTITIES.decode(found[self._address].value, self._cells.place(IDENTITY)) if self._address in found
-                else None)
 
 
 def _shown(repository: str, id_: str, place: str | None) -> str:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import attrs
 
@@ -31,10 +31,6 @@ class AlwaysPolicy:
             f"tokens would go; {some}{view.ranges_touched} of {view.ranges} ranges would be rewritten")
 
 
-_COUNTED: Final = {"deletes": "deletes", "sealed_tokens": "sealed tokens",
-                   "tombstones_listed": "tombstones skipped by listings"}
-
-
 @attrs.frozen(kw_only=True)
 class PressurePolicy:
     """Inspect a branch once one of three counts has reached its threshold.
@@ -54,10 +50,10 @@ class PressurePolicy:
     tombstones_listed: int = attrs.field(default=10_000, validator=is_whole(1))
 
     def choose(self, view: BranchPressure, now: float) -> StagingChoice:
-        counts = [(name, words, getattr(view, name), getattr(self, name)) for name, words in _COUNTED.items()]
-        for _, words, count, threshold in counts:
+        counts = (("deletes", view.deletes, self.deletes), ("sealed tokens", view.sealed_tokens, self.sealed_tokens),
+                  ("tombstones skipped by listings", view.tombstones_listed, self.tombstones_listed))
+        for counted, count, threshold in counts:
             if count >= threshold:
-                return StagingChoice(f"{count} {words}, at or above {threshold}")
-        return StagingChoice("; ".join(f"{count} {words}, below {name}={threshold}"
-                                       for name, words, count, threshold in counts) + "; lower one, or wait",
-                             is_empty=True)
+                return StagingChoice(f"{count} {counted}, at or above {threshold}")
+        found = ", ".join(f"{count} {counted}" for counted, count, _ in counts)
+        return StagingChoice(f"{found}; all are below the thresholds of {self}; lower one, or wait", is_empty=True)

@@ -22,12 +22,9 @@ from compactlib.staging.record import BranchRecord
 from compactlib.staging.values import StagingToken
 
 __all__ = [
-    "BranchPressure", "BranchRecord", "CLEAN", "DEFAULT_WINDOW_SECONDS", "SensePolicy", "StagingChoice",
+    "BranchPressure", "BranchRecord", "DEFAULT_WINDOW_SECONDS", "SensePolicy", "StagingChoice",
     "StagingPlan", "StagingPolicy", "StagingToken", "StagingView", "plan_for", "window_gate",
 ]
-
-
-CLEAN: Final = "nothing to compact: 0 entries are staged, and 0 tokens are sealed"
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -150,7 +147,7 @@ class StagingPlan(Printed):
 def plan_for(view: StagingView, choice: StagingChoice, policy: PolicyRecord) -> StagingPlan:
     """Return the plan of a view and a choice. Pure. The plan of a clean view is empty."""
     if view.is_clean:
-        choice = StagingChoice(CLEAN, is_empty=True)
+        choice = StagingChoice("nothing to compact: 0 entries are staged, and 0 tokens are sealed", is_empty=True)
     return StagingPlan(view=view, policy=policy, why=choice.why, is_empty=choice.is_empty)
 
 
@@ -162,13 +159,11 @@ DEFAULT_WINDOW_SECONDS: Final = 300.0
 
 
 def window_gate(view: StagingView, now: float, window_seconds: float) -> StagingChoice | None:
-    """Return an empty choice for a clean branch, or within the window of the last compaction; else `None`.
+    """Return an empty choice within the window of the last compaction; else `None`.
 
     The window begins at the start time in the branch's record, so that it holds for all processes. A start further in
     the future than the window was written under a wrong clock, and is ignored.
     """
-    if view.is_clean:
-        return StagingChoice(CLEAN, is_empty=True)
     started = view.compaction_started_at
     if started is None or not started - window_seconds <= now < started + window_seconds:
         return None

@@ -40,8 +40,6 @@ from compactlib.staging.values import Collected, CommitId, LiveMetaRanges, MetaR
 _BATCH = 1000
 _MAX_SKEW_SECONDS = 3600.0
 """Marks dated further in the future were written under a wrong clock."""
-_ROUNDING_SECONDS = 0.001
-"""Marks store milliseconds; the rounding may date a new mark ahead by this much."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -145,7 +143,7 @@ def _empty(context: StagingContext, mark: DropMark, counts: Counter[str], budget
 
 
 def _is_young(mark: DropMark, now: float, grace_seconds: float) -> bool:
-    return now - grace_seconds + _ROUNDING_SECONDS < mark.at_ms / 1000 <= now + _MAX_SKEW_SECONDS
+    return now - grace_seconds < mark.at_ms / 1000 <= now + _MAX_SKEW_SECONDS
 
 
 # ------------------------------------------------------------------------------------------------------------ ranges

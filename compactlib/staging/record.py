@@ -4,58 +4,28 @@
 The layers, newest first: the staging token, the sealed tokens, and the base: the compacted metarange if there is one,
 else that of the HEAD commit.
 
-`Cells` are the stored values of a repository. `StoredForm` is the form of branch records, commits, marks and owners:
-magic, version, length, JSON, checksum. docs/formats/staging-records.md describes each byte.
+`Cells` are the stored values of a repository. docs/formats/staging-records.md describes each byte.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from random import Random
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, TypeVar
 
 import attrs
 
 from compactlib.clock import Clock
-from compactlib.codec import JsonCodec
 from compactlib.errors import Busy, CompactlibError, CorruptData
-from compactlib.files.record_frame import RecordFrame
+from compactlib.files.durable_record import JsonRecord
 from compactlib.kv import KVStore, Retries
 from compactlib.kv.batches import sound_entries
-from compactlib.kv.cell import Found, Judge, Swap, swap
+from compactlib.kv.cell import Cell, Found, Judge, Swap, swap
 from compactlib.kv.store import Address
 from compactlib.staging.values import CommitId, MetaRangeId, StagingToken, is_commit_id, is_staging_token
 
 T = TypeVar("T")
-
-_BODY_OFFSET = 16
-
-
-class StoredForm(Generic[T]):
-    """Turns values of an attrs class without default values into bytes and back: equal values give equal bytes."""
-
-    def __init__(self, magic: bytes, kind: type[T]) -> None:
-        self._frame = RecordFrame("staging record", magic, 1, "<H2xI")
-        self._codec: JsonCodec[T] = JsonCodec(kind)
-
-    def encode(self, value: T) -> bytes:
-        """Return the stored form of a value. O(size)."""
-        body = json.dumps(self._codec.to_plain(value), separators=(",", ":"), sort_keys=True).encode("ascii")
-        return self._frame.encode(len(body), body=body)
-
-    def decode(self, data: bytes, place: str) -> T:
-        """Return the value of a stored form; `place` names its cell in errors. O(size)."""
-        size, body = self._frame.decode(data, place)
-        if size != len(body):
-            raise CorruptData(path=place, offset=12, expected=f"{len(body)} bytes", found=f"{size} bytes")
-        return self._codec.decode(body, place)
-
-
-def damaged(place: str, expected: str, found: Any) -> CorruptData:
-    """Return the error of a whole stored form with an impossible value."""
-    return CorruptData(path=place, offset=_BODY_OFFSET, expected=expected, found=str(found))
 
 
 @attrs.frozen
@@ -75,6 +45,10 @@ class Cells:
     def place(self, key: bytes) -> str:
         """Return the name of a cell, for errors."""
         return f"key {key!r} of partition {self.partition!r}"
+
+    def cell(self, key: bytes, kind: type[T]) -> Cell[T]:
+        """Return the cell of a key that holds values of this type."""
+        return Cell(self.store, self.partition, key, kind, retries=self.retries, clock=self.clock, rng=self.rng)
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key; `None` without one. One read."""
@@ -185,7 +159,7 @@ class BranchRecord:
                 and self.tokens[-len(kept):] == kept)
 
 
-_FORM: Final = StoredForm(b"CLBRANCH", BranchRecord)
+_FORM: Final = JsonRecord("branch record", b"CLBRANCH", 1, BranchRecord)
 
 
 def encode_branch_record(record: BranchRecord) -> bytes:
@@ -200,5 +174,6 @@ def decode_branch_record(data: bytes, place: str) -> BranchRecord:
     tokens, head = record.tokens, record.commit_id
     if record.version < 1 or len(set(tokens)) != len(tokens) or not all(map(is_staging_token, tokens)) or (
             head is not None and not is_commit_id(head)):
-        raise damaged(place, "a version of at least 1, a commit, and distinct tokens", record)
+        raise CorruptData(path=place, offset=0, expected="a version of at least 1, a commit, and distinct tokens",
+                          found=str(record))
     return record

@@ -296,7 +296,7 @@ class Repository(Closing):
         """
         branch, context = self.branch(name), self._context
         commit_id = None if source is None else context.resolve_present(source)
-        record = BranchRecord.new(context.new_token(), commit_id)
+        record = BranchRecord.new(context.branches.new_token(), commit_id)
         context.branches.create(name, record)
         metarange_id = context.commits.metarange_of(commit_id)
         if metarange_id is not None:

@@ -100,6 +100,8 @@ RangeId = NewType("RangeId", str)
 
 MAX_KEY_BYTES: Final = 1 << 16
 """The longest key of a record."""
+MAX_BATCH_KEYS: Final = 1000
+"""The most keys of a `delete_many`, `put_many` or `get_many`."""
 MAX_PART_BYTES: Final = 40 << 20
 """The longest identity, and the longest data, of one record."""
 
@@ -123,11 +125,8 @@ class Record:
         return cls(Digest.of(data).value, data)
 
 
-TOMBSTONE: Final = None
-"""The change that removes a key."""
-
 Change: TypeAlias = Record | None
-"""A change of one key: put this record, or remove the key (`TOMBSTONE`)."""
+"""A change of one key: put this record, or remove the key (`None`)."""
 
 Changes: TypeAlias = Iterable[tuple[bytes, Change]]
 """Changes in strictly ascending order of their keys."""
@@ -150,19 +149,19 @@ def are_same(one: Record | None, other: Record | None) -> bool:
 class Difference:
     """A key whose states differ on the two sides; the left one is `None` when added, the right one when removed."""
 
-    kind: Kind
     key: bytes
     left: Record | None
     right: Record | None
 
+    @property
+    def kind(self) -> Kind:
+        """What happened to the key from the left to the right side."""
+        return "added" if self.left is None else "removed" if self.right is None else "changed"
+
     @classmethod
     def between(cls, key: bytes, left: Record | None, right: Record | None) -> Difference | None:
         """Return the difference between two states of a key; `None` if they are equal (`are_same`)."""
-        if left is None:
-            return None if right is None else cls("added", key, None, right)
-        if right is None:
-            return cls("removed", key, left, None)
-        return None if left.identity == right.identity else cls("changed", key, left, right)
+        return None if are_same(left, right) else cls(key, left, right)
 
 
 @attrs.frozen
@@ -268,3 +267,13 @@ def check_key(key: bytes) -> None:
         raise InvalidInput(f"a key is bytes, found {type(key).__name__}")
     if not 1 <= len(key) <= MAX_KEY_BYTES:
         raise InvalidInput(f"a key has 1 to {MAX_KEY_BYTES:,} bytes, found {len(key):,}")
+
+
+def checked_keys(keys: Iterable[bytes]) -> tuple[bytes, ...]:
+    """Return the distinct keys of one call. Checks each, and their number."""
+    given = tuple(keys)
+    if len(given) > MAX_BATCH_KEYS:
+        raise InvalidInput(f"{len(given)} keys were given; the limit of a call is {MAX_BATCH_KEYS}; split them")
+    for key in given:
+        check_key(key)
+    return tuple(dict.fromkeys(given))

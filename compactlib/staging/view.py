@@ -17,7 +17,7 @@ number of entries, and seeks past a common prefix once it has found a key with i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Final, TypeVar
 
 import attrs
@@ -25,16 +25,22 @@ import attrs
 from compactlib.errors import InvalidInput
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound, RecordNotFound
-from compactlib.staging.ranges.committed import RangeScan
+from compactlib.staging.ranges.committed import RangeScan, aligned
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.results import DiffPage, Listed, ListPage
 from compactlib.staging.tokens import MergedTokens, get_staged
-from compactlib.staging.values import CommitId, Difference, MetaRangeId, RangeFile, Record, check_key
+from compactlib.staging.values import (
+    CommitId,
+    Difference,
+    MetaRangeId,
+    RangeFile,
+    Record,
+    check_key,
+    checked_keys,
+)
 
 T = TypeVar("T")
 
-MAX_BATCH_KEYS: Final = 1000
-"""The most keys of a `delete_many`, `put_many` or `get_many`."""
 _MAX_CELLS: Final = 10_000
 """Entries read in one request; bounds how many sealed tokens are read together."""
 
@@ -110,14 +116,11 @@ def page_of(source: MergedTokens | RangeScan, request: ListRequest) -> ListPage:
 
 
 @attrs.frozen
-class Found:
-    """The layer and the record of a key, `None` for a tombstone.
+class KeyState:
+    """The newest record of a key, `None` for a tombstone or no record; and whether the staging token holds it."""
 
-    Layers count from the staging token, 0, over the sealed tokens to the base; `None` if no layer holds the key.
-    """
-
-    layer: int | None = None
-    record: Record | None = None
+    record: Record | None
+    is_in_staging_token: bool = False
 
 
 @attrs.frozen
@@ -140,23 +143,21 @@ class BranchView:
 
     # --- keys
 
-    def find_many(self, keys: Sequence[bytes], *, first_layer: int = 0) -> dict[bytes, Found]:
-        """Return the newest record or tombstone of each key. Two requests, and each range of the base once."""
-        found = dict.fromkeys(keys, Found())
-        tokens, missing = self.record.tokens, list(keys)
+    def find_many(self, keys: Sequence[bytes], *, skip_staging_token: bool = False) -> dict[bytes, KeyState]:
+        """Return the newest state of each key. Two requests, and each range of the base once."""
+        found: dict[bytes, KeyState] = {}
+        tokens, missing = self.record.tokens, keys
         step = max(1, _MAX_CELLS // max(1, len(keys)))
         for first, stop in pairwise([0, *range(1, len(tokens), step), len(tokens)]):
-            if first < first_layer or not missing:
-                continue
-            cells = get_staged(self.context.store, tokens[first:stop], missing)
-            for key in missing:
-                layer = next((layer for layer in range(first, stop) if (tokens[layer], key) in cells), None)
-                if layer is not None:
-                    found[key] = Found(layer, cells[tokens[layer], key].record)
-            missing = [key for key, place in found.items() if place.layer is None]
+            if missing and not (skip_staging_token and first == 0):
+                cells = get_staged(self.context.store, tokens[first:stop], missing)
+                for token, key in product(tokens[first:stop], missing):
+                    if key not in found and (token, key) in cells:
+                        found[key] = KeyState(cells[token, key].record, is_in_staging_token=first == 0)
+                missing = [key for key in missing if key not in found]
         if missing:
-            found.update((key, Found(len(tokens), record))
-                         for key, record in self.context.committed.get_many(self.base, missing).items())
+            committed = self.context.committed.get_many(self.base, missing)
+            found.update((key, KeyState(committed.get(key))) for key in missing)
         return found
 
     def page(self, request: ListRequest) -> ListPage:
@@ -185,9 +186,9 @@ class BranchView:
                 differences.append(difference)
         return DiffPage(differences=tuple(differences), next_after=None, scanned=scanned)
 
-    def first_uncommitted(self, *, include_staging: bool = True) -> Difference | None:
+    def first_uncommitted(self, *, prefix: bytes = b"", include_staging: bool = True) -> Difference | None:
         """Return the first difference from HEAD, or `None`. May read all staged entries."""
-        found = self.uncommitted(page_size=1, include_staging=include_staging)
+        found = self.uncommitted(prefix=prefix, page_size=1, include_staging=include_staging)
         return next((difference for _, difference in found if difference is not None), None)
 
     def uncommitted(self, start: bytes = b"", *, prefix: bytes = b"", page_size: int | None = None,
@@ -200,20 +201,12 @@ class BranchView:
         compacted: Iterator[Difference] = iter(())
         if self.record.compacted_metarange_id is not None and (end is None or start < end):
             compacted = committed.diff(self.head, self.record.compacted_metarange_id, start, end)
-        entry, difference = next(staged, None), next(compacted, None)
-        while entry is not None or difference is not None:
-            if entry is None or (difference is not None and difference.key < entry[0]):
-                assert difference is not None
-                yield difference.key, difference
-                difference = next(compacted, None)
-                continue
-            key, record = entry
-            if difference is not None and difference.key == key:
-                yield key, Difference.between(key, difference.left, record)
-                difference = next(compacted, None)
+        for key, entry, change in aligned(staged, ((each.key, each) for each in compacted)):
+            if entry is None:
+                yield key, None if change is None else change[1]
             else:
-                yield key, Difference.between(key, committed.get(self.head, key), record)
-            entry = next(staged, None)
+                before = committed.get(self.head, key) if change is None else change[1].left
+                yield key, Difference.between(key, before, entry[1])
 
 
 def consistently(context: StagingContext, branch: str, read: Callable[[BranchView], T], *,
@@ -238,17 +231,7 @@ def consistently(context: StagingContext, branch: str, read: Callable[[BranchVie
                 raise missing
             return result
         record = now
-    raise context.overtaken("read", branch)
-
-
-def checked_keys(keys: Iterable[bytes]) -> tuple[bytes, ...]:
-    """Return the distinct keys of one call. Checks each, and their number."""
-    given = tuple(keys)
-    if len(given) > MAX_BATCH_KEYS:
-        raise InvalidInput(f"{len(given)} keys were given; the limit of a call is {MAX_BATCH_KEYS}; split them")
-    for key in given:
-        check_key(key)
-    return tuple(dict.fromkeys(given))
+    raise context.branches.overtaken("read", branch)
 
 
 @attrs.frozen

@@ -103,9 +103,8 @@ class StagingWorld:
         return branch
 
     def write(self, branch: Branch, state: State) -> None:
-        """Stage values and tombstones; absent keys are put first, since only an existing key gets a tombstone."""
-        puts = [(key.encode(), (value or "").encode()) for key, value in state.items()
-                if value is not None or key.encode() not in branch.get_many([key.encode()])]
+        """Stage values and tombstones."""
+        puts = [(key.encode(), value.encode()) for key, value in state.items() if value is not None]
         gone = [key.encode() for key, value in state.items() if value is None]
         for start in range(0, len(puts), KEYS_AT_ONCE):
             branch.put_many(dict(puts[start:start + KEYS_AT_ONCE]))

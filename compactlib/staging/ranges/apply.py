@@ -20,7 +20,7 @@ from compactlib.budget import Budget
 from compactlib.observer import Observer, Observers
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange
-from compactlib.staging.ranges.rows import ChangeBatch, Rows, unsorted
+from compactlib.staging.ranges.rows import ChangeBatch, Rows
 from compactlib.staging.values import Applied, Changes, MetaRangeId, RangeEntry, RangeId
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ class RangeWriter:
         self._budget = budget
         self._elsewhere = elsewhere
         self._open: Rows = files.range_format.rows(())
-        self._last_key = b""
         self._closed: list[RangeEntry] = []
         self._to_confirm: list[str] = []
         self._pool: ThreadPoolExecutor | None = None
@@ -65,7 +64,6 @@ class RangeWriter:
         """Append records with keys above all earlier keys, cut at those of `cut_keys` that are among them."""
         if len(rows) == 0:
             return
-        self._go_on(rows.key(0), rows.key(len(rows) - 1))
         run = self._open.followed_by(rows) if len(self._open) else rows
         places = [place for key in cut_keys if (place := run.find(key)) < len(run) and run.key(place) == key]
         start = 0
@@ -76,7 +74,6 @@ class RangeWriter:
 
     def adopt(self, entry: RangeEntry) -> None:
         """Append a whole range of the base or of another writer, unread."""
-        self._go_on(entry.min_key, entry.max_key)
         self._append(entry, is_new=entry.range_id not in self._known)
 
     def end(self) -> list[RangeEntry]:
@@ -99,11 +96,6 @@ class RangeWriter:
         """Wait for the thread's end."""
         if self._pool is not None:
             self._pool.shutdown()
-
-    def _go_on(self, first: bytes, last: bytes) -> None:
-        if first <= self._last_key:
-            raise unsorted(self._last_key, first)
-        self._last_key = last
 
     def _append(self, entry: RangeEntry, *, is_new: bool) -> None:
         self._closed.append(entry)

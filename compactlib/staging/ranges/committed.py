@@ -2,21 +2,12 @@
 """`CommittedRanges`: the committed layer over an object store. Reads, comparison and three-way merge of metaranges.
 
 A comparison skips common ranges unread. A merge applies the changes from the base to the source to the destination.
-
-Branches that merged each other have several newest common ancestors. Then the base is the merge of these ancestors over
-their own base (`CrossedBase`). It is computed for the keys in which the source differs from one of the ancestors: where
-the source equals all of them, it equals their merge. A key that the ancestors changed in different ways has no state in
-the base. Unless source and destination agree about it, it is a conflict.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from itertools import groupby
-from typing import Final, Self, TypeAlias
-
-import attrs
+from collections.abc import Iterable, Iterator, Sequence, Set
+from typing import Final, Literal, Self, TypeVar
 
 from compactlib._arguments import require_one_of
 from compactlib.budget import Budget
@@ -38,6 +29,9 @@ from compactlib.staging.values import (
     Record,
     are_same,
 )
+
+LeftT = TypeVar("LeftT")
+RightT = TypeVar("RightT")
 
 
 class RangeLookup:
@@ -103,20 +97,22 @@ def diff(files: RangeFiles, left: MetaRange, right: MetaRange, start: bytes = b"
     """
     common = left.ids & right.ids
     lefts, rights = (_own_pairs(files, side, common, start, end) for side in (left, right))
-    before, after = next(lefts, None), next(rights, None)
+    for key, before, after in aligned(lefts, rights):
+        found = Difference.between(key, None if before is None else before[1], None if after is None else after[1])
+        if found is not None:
+            yield found
+
+
+def aligned(left: Iterator[tuple[bytes, LeftT]], right: Iterator[tuple[bytes, RightT]],
+            ) -> Iterator[tuple[bytes, tuple[bytes, LeftT] | None, tuple[bytes, RightT] | None]]:
+    """Yield each key of two sorted sources with its item in each, or `None`. Reads no item ahead."""
+    before, after = next(left, None), next(right, None)
     while before is not None or after is not None:
-        if after is None or (before is not None and before[0] < after[0]):
-            assert before is not None
-            yield Difference("removed", *before, None)
-            before = next(lefts, None)
-        elif before is None or after[0] < before[0]:
-            yield Difference("added", after[0], None, after[1])
-            after = next(rights, None)
-        else:
-            found = Difference.between(before[0], before[1], after[1])
-            if found is not None:
-                yield found
-            before, after = next(lefts, None), next(rights, None)
+        key = min(item[0] for item in (before, after) if item is not None)
+        is_left, is_right = before is not None and before[0] == key, after is not None and after[0] == key
+        yield key, before if is_left else None, after if is_right else None
+        before = next(left, None) if is_left else before
+        after = next(right, None) if is_right else after
 
 
 def _own_pairs(files: RangeFiles, metarange: MetaRange, common: Set[RangeId], start: bytes, end: bytes | None,
@@ -139,85 +135,23 @@ MAX_CONFLICTS: Final = 100
 """The most keys in a `MergeConflict`."""
 
 
-@attrs.frozen
-class CrossedBase:
-    """The merge of two common ancestors, of which neither descends from the other, over their own merge base.
-
-    `one` may itself be the merge of several.
-    """
-
-    one: MergeBase
-    other: MetaRangeId | None
-    base: MergeBase
-
-    def ancestors(self) -> list[MetaRangeId | None]:
-        """Return the metaranges of the common ancestors."""
-        return [*(self.one.ancestors() if isinstance(self.one, CrossedBase) else [self.one]), self.other]
-
-    def metaranges(self) -> set[MetaRangeId]:
-        """Return all metaranges that a read of the base needs."""
-        return metaranges_of(self.one) | metaranges_of(self.other) | metaranges_of(self.base)
+_DISAGREEMENT: Final = Record(b"compactlib: the common ancestors disagree", b"")
+"""The state of a key in a merge base whose ancestors changed it in different ways; equals no other record."""
 
 
-MergeBase: TypeAlias = MetaRangeId | CrossedBase | None
-"""The common records of the two sides of a merge."""
-
-_States: TypeAlias = tuple[Record | None, ...]
-"""The state of a key in a base, as a tuple; empty if its ancestors disagree."""
-
-
-def metaranges_of(base: MergeBase) -> set[MetaRangeId]:
-    """Return all metaranges that a read of a base needs."""
-    if isinstance(base, CrossedBase):
-        return base.metaranges()
-    return set() if base is None else {base}
-
-
-def _differences(files: RangeFiles, base: MergeBase, source: MetaRange,
-                 ) -> Iterator[tuple[bytes, _States, Record | None]]:
-    """Yield each key in which the source may differ from the base, its states in the base, and the source's."""
-    def lookup(base: MergeBase) -> Callable[[bytes], _States]:
-        if isinstance(base, CrossedBase):
-            one, other, before = lookup(base.one), lookup(base.other), lookup(base.base)
-            return lambda key: _merged_states(one(key), other(key), before(key))
-        ranges = RangeLookup(files, files.read_metarange(base))
-        return lambda key: (ranges.get(key),)
-
-    if not isinstance(base, CrossedBase):
-        for difference in diff(files, files.read_metarange(base), source):
-            yield difference.key, (difference.left,), difference.right
-        return
-    states = lookup(base)
-    found = heapq.merge(*(diff(files, files.read_metarange(each), source) for each in base.ancestors()), key=_key_of)
-    for key, differences in groupby(found, _key_of):
-        yield key, states(key), next(differences).right
-
-
-def _key_of(difference: Difference) -> bytes:
-    return difference.key
-
-
-def _merged_states(one: _States, other: _States, before: _States) -> _States:
-    if _agree(one, other) or _agree(other, before):
-        return one
-    return other if _agree(one, before) else ()
-
-
-def _agree(one: _States, other: _States) -> bool:
-    return bool(one and other) and are_same(one[0], other[0])
-
-
-def _merged_changes(differences: Iterator[tuple[bytes, _States, Record | None]], destination: RangeLookup,
-                    strategy: MergeStrategy) -> Iterator[tuple[bytes, Change]]:
+def _merged_changes(differences: Iterator[Difference], destination: RangeLookup,
+                    strategy: MergeStrategy | Literal["disagree"]) -> Iterator[tuple[bytes, Change]]:
     conflicts: list[bytes] = []
-    for key, before, theirs in differences:
-        ours = destination.get(key)
-        if are_same(ours, theirs) or _agree(before, (theirs,)):
+    for difference in differences:
+        key, theirs, ours = difference.key, difference.right, destination.get(difference.key)
+        if are_same(ours, theirs):
             continue
-        if _agree(before, (ours,)) or strategy == "source_wins":
+        if are_same(ours, difference.left) or strategy == "source_wins":
             # After a conflict nothing is published.
             if not conflicts:
                 yield key, theirs
+        elif strategy == "disagree":
+            yield key, _DISAGREEMENT
         elif strategy == "fail":
             conflicts.append(key)
             if len(conflicts) == MAX_CONFLICTS:
@@ -262,7 +196,7 @@ class CommittedRanges(RangeFiles):
         records of the ranges touched).
 
         Raises:
-            InvalidInput: the keys do not ascend strictly, or a change is neither a `Record` nor `TOMBSTONE`; nothing is
+            InvalidInput: the keys do not ascend strictly, or a change is neither a `Record` nor `None`; nothing is
                 published.
             BudgetSpent: the budget ran out; nothing is published.
         """
@@ -291,20 +225,29 @@ class CommittedRanges(RangeFiles):
         """
         return diff(self, self.read_metarange(left), self.read_metarange(right), start, end)
 
-    def merge(self, base: MergeBase, source: MetaRangeId | None, destination: MetaRangeId | None,
-              strategy: MergeStrategy = "fail", *, budget: Budget | None = None) -> Applied:
+    def merge(self, base: MetaRangeId | None, source: MetaRangeId | None, destination: MetaRangeId | None,
+              strategy: MergeStrategy = "fail") -> Applied:
         """Apply the changes from `base` to `source` to `destination`; counts are against `destination`.
 
-        A base of several common ancestors is a `CrossedBase`.
-
-        Raises:
-            MergeConflict: both sides changed a key in different ways, and the strategy is `"fail"`.
-            BudgetSpent: as for `apply`.
+        Raises `MergeConflict` if both sides changed a key in different ways, and the strategy is `"fail"`.
         """
         require_one_of("the strategy", strategy, MergeStrategy)
+        return self._merge(base, source, destination, strategy)
+
+    def merged_ancestors(self, base: MetaRangeId | None, one: MetaRangeId | None, other: MetaRangeId | None,
+                         ) -> MetaRangeId:
+        """Return the merge of two common ancestors over their own base, as the base of a merge of their descendants.
+
+        A key that both changed in different ways has a record that equals no other. So it is a conflict, unless the
+        descendants agree about it.
+        """
+        return self._merge(base, one, other, "disagree").metarange_id
+
+    def _merge(self, base: MetaRangeId | None, source: MetaRangeId | None, destination: MetaRangeId | None,
+               strategy: MergeStrategy | Literal["disagree"]) -> Applied:
         new, present = self.read_metarange(source), self.read_metarange(destination)
-        changes = _merged_changes(_differences(self, base, new), RangeLookup(self, present), strategy)
-        return Apply(self, present, batches_of(changes), budget or Budget(), elsewhere=new.entries).run(destination)
+        changes = _merged_changes(diff(self, self.read_metarange(base), new), RangeLookup(self, present), strategy)
+        return Apply(self, present, batches_of(changes), Budget(), elsewhere=new.entries).run(destination)
 
     def ranges_of(self, metarange_id: MetaRangeId | None) -> Sequence[RangeEntry]:
         """Return the ranges of a metarange, in order of their keys. Opens no range."""

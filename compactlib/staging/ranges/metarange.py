@@ -101,10 +101,6 @@ class MetaRange:
 
     rule: SplitRule
     entries: Sequence[RangeEntry]
-    _max_keys: list[bytes] = attrs.field(init=False, repr=False, eq=False)
-
-    def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "_max_keys", [entry.max_key for entry in self.entries])
 
     @property
     def ids(self) -> set[RangeId]:
@@ -113,20 +109,16 @@ class MetaRange:
 
     def find(self, key: bytes) -> int:
         """Return the position of the first range whose last key is >= `key`. O(log ranges)."""
-        return bisect_left(self._max_keys, key)
+        return bisect_left(self.entries, key, key=lambda entry: entry.max_key)
 
-    def body(self) -> bytes:
-        """Return the bytes whose hash is the id."""
+    def encode(self) -> tuple[MetaRangeId, bytes]:
+        """Return the id and the file."""
         rule = self.rule
         pieces = [_RULE.pack(rule.min_bytes, rule.max_bytes, rule.raggedness, len(self.entries))]
         for entry in self.entries:
             pieces += (_ENTRY.pack(bytes.fromhex(entry.range_id), entry.count, entry.size_bytes, len(entry.min_key),
                                    len(entry.max_key)), entry.min_key, entry.max_key)
-        return b"".join(pieces)
-
-    def encode(self) -> tuple[MetaRangeId, bytes]:
-        """Return the id and the file."""
-        body = self.body()
+        body = b"".join(pieces)
         return _id_of(body), _HEADER.encode() + body
 
     @classmethod

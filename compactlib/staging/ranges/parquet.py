@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import Any, Final, Self
 
 from compactlib._arguments import require_whole
 from compactlib.errors import CorruptData, InvalidInput, MissingDependency
@@ -38,24 +38,17 @@ _SCHEMA: Final = pa.schema([pa.field(name, pa.binary(), nullable=False) for name
 
 
 class ArrowRows:
-    """Rows as three Arrow arrays of bytes."""
+    """Rows as three `pyarrow.BinaryArray`: keys, identities and data."""
 
-    __slots__ = ("_data", "_ends", "_identity", "_key", "_keys")
+    __slots__ = ("_ends", "_keys", "columns")
 
     def __init__(self, key: Any, identity: Any, data: Any) -> None:
-        self._key: Any = key
-        self._identity: Any = identity
-        self._data: Any = data
+        self.columns: tuple[Any, Any, Any] = key, identity, data
+        self._keys: _Bytes = _Bytes(key)
         self._ends: Sequence[int] | None = None
-        self._keys: _Bytes | None = None
-
-    @property
-    def columns(self) -> tuple[Any, Any, Any]:
-        """Keys, identities and data, each a `pyarrow.BinaryArray`."""
-        return self._key, self._identity, self._data
 
     def __len__(self) -> int:
-        return len(self._key)
+        return len(self._keys)
 
     @property
     def size_bytes(self) -> int:
@@ -63,10 +56,11 @@ class ArrowRows:
         return lengths
 
     def key(self, index: int) -> bytes:
-        return self._indexed()[index]
+        return self._keys[index]
 
     def record(self, index: int) -> Record:
-        return Record(self._identity[index].as_py(), self._data[index].as_py())
+        _, identity, data = self.columns
+        return Record(identity[index].as_py(), data[index].as_py())
 
     def pairs(self, start: int) -> Iterator[tuple[bytes, Record]]:
         for at in range(start, len(self), _BLOCK):
@@ -74,12 +68,7 @@ class ArrowRows:
             yield from zip(keys, map(Record, identities, datas), strict=True)
 
     def find(self, key: bytes) -> int:
-        return bisect_left(self._indexed(), key)
-
-    def _indexed(self) -> _Bytes:
-        if self._keys is None:
-            self._keys = _Bytes(self._key)
-        return self._keys
+        return bisect_left(self._keys, key)
 
     def ends(self) -> Sequence[int]:
         if self._ends is None:
@@ -101,16 +90,12 @@ class ArrowRows:
                               for column in (changes.keys, changes.identities, changes.datas)))
 
     def cut_keys(self, raggedness: int) -> list[bytes]:
-        keys: list[bytes] = self._key.to_pylist()
+        keys: list[bytes] = self.columns[0].to_pylist()
         return [key for key, value in zip(keys, map(crc32, keys), strict=True) if value % raggedness == 0]
 
     def content_id(self) -> RangeId:
         return content_hash(len(self), ((memoryview(_numbers(pc.binary_length(column), "i")).cast("B"),
                                          (_Bytes(column).joined,)) for column in self.columns))
-
-    def table(self) -> Any:
-        """Return the rows as a `pyarrow.Table`."""
-        return pa.table(list(self.columns), schema=_SCHEMA)
 
 
 class _Bytes:
@@ -196,15 +181,10 @@ def _true(flags: Any) -> int:
     return int(pc.sum(flags).as_py() or 0)
 
 
-Compression: TypeAlias = Literal["zstd", "snappy", "lz4", "gzip", "none"]
-"""A compression of Parquet that every reader supports."""
-
-
 class ParquetFormat:
-    """Ranges as Parquet files of the columns `key`, `identity` and `data`, sorted by key.
+    """Ranges as Parquet files of the columns `key`, `identity` and `data`, sorted by key, compressed by Zstandard.
 
     Args:
-        compression: how pages are compressed.
         rows_per_group: records in a row group; each has its first and last key, so that a reader can pass it over.
 
     Raises:
@@ -214,8 +194,7 @@ class ParquetFormat:
 
     name: str = "parquet"
 
-    def __init__(self, *, compression: Compression = "zstd", rows_per_group: int = 16_384) -> None:
-        self._compression: Compression = compression
+    def __init__(self, *, rows_per_group: int = 16_384) -> None:
         self._rows_per_group: int = require_whole("rows_per_group", rows_per_group, 1)
 
     def rows(self, pairs: Iterable[tuple[bytes, Record]]) -> ArrowRows:
@@ -228,10 +207,9 @@ class ParquetFormat:
         own = rows if isinstance(rows, ArrowRows) else self.rows(rows.pairs(0))
         sink = pa.BufferOutputStream()
         with pq.ParquetWriter(
-                sink, _SCHEMA, compression=self._compression, use_dictionary=False, store_schema=False,
-                compression_level=1 if self._compression == "zstd" else None, write_statistics=["key"],
-                sorting_columns=[pq.SortingColumn(0)]) as writer:
-            writer.write_table(own.table(), row_group_size=self._rows_per_group)
+                sink, _SCHEMA, compression="zstd", compression_level=1, use_dictionary=False, store_schema=False,
+                write_statistics=["key"], sorting_columns=[pq.SortingColumn(0)]) as writer:
+            writer.write_table(pa.table(list(own.columns), schema=_SCHEMA), row_group_size=self._rows_per_group)
             writer.add_key_value_metadata({"compactlib.seal": _SEAL.decode() + "0" * _DIGITS})
         data = sink.getvalue().to_pybytes()
         at = data.rindex(_SEAL) + len(_SEAL)

@@ -86,13 +86,8 @@ def _check_keys(keys: list[bytes], after: bytes) -> None:
     if not all(map(operator.lt, [after, *keys], keys)):
         for previous, found in zip([after, *keys], keys, strict=False):
             if found <= previous:
-                raise unsorted(previous, found)
-
-
-def unsorted(previous: bytes, found: bytes) -> InvalidInput:
-    """Return the error of keys that do not ascend."""
-    return InvalidInput(f"key {found[:100]!r} follows {previous[:100]!r}; keys must ascend strictly; sort them and "
-                        f"drop duplicates")
+                raise InvalidInput(f"key {found[:100]!r} follows {previous[:100]!r}; keys must ascend strictly; sort "
+                                   f"them and drop duplicates")
 
 
 @attrs.frozen

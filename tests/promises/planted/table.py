@@ -546,13 +546,13 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/test_promise_blob_replicas.py",),
         "A peer that tells its records again brings a deleted blob back."),
     Mistake(
-        "staging-collected-commit-kept", "compactlib/staging/head.py",
+        "staging-collected-commit-kept", "compactlib/staging/branch.py",
         "            self._context.committed.claim(metarange_id)\n        except (BeingCollected,",
         "            pass\n        except (BeingCollected,",
         (SCRIPTS + "[repository-collected-paused_owners]",),
         "A commit that stood still names files that a collection has taken: the branch cannot be read."),
     Mistake(
-        "staging-seal-loses-the-token", "compactlib/staging/context.py",
+        "staging-seal-loses-the-token", "compactlib/staging/branches.py",
         "else record.sealed_with(self.new_token())\n",
         "else attrs.evolve(record, staging_token=self.new_token())\n",
         ("repository_memory-kills",),
@@ -570,14 +570,14 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/staging/test_staging_leftovers.py",),
         "Entries of tokens that a commit has replaced stay for ever."),
     Mistake(
-        "staging-reset-of-a-prefix-forgets-the-rest", "compactlib/staging/head.py",
-        "        yield from MergedTokens(store, sealed, end)\n",
-        "        pass\n",
+        "staging-reset-of-a-prefix-forgets-the-rest", "compactlib/staging/branch.py",
+        "committed.diff(content, head, prefix, upper_bound(prefix))",
+        "committed.diff(content, head, prefix)",
         ("tests/promises/staging/test_vectors_compaction.py::"
          "test_reset_of_a_prefix_keeps_the_staged_records_of_other_keys",),
         "A reset of a prefix drops the staged records of other keys."),
     Mistake(
-        "staging-rewrite-not-read-back", "compactlib/staging/head.py",
+        "staging-rewrite-not-read-back", "compactlib/staging/branch.py",
         "        self._context.committed.check(applied.metarange_id, base)\n",
         "",
         ("tests/promises/test_promise_staging_outputs.py",),
@@ -596,7 +596,7 @@ MISTAKES: Sequence[Mistake] = (
         "A writer takes a file again that a collection deletes at that moment."),
     Mistake(
         "staging-late-write-unmarked", "compactlib/staging/branch.py",
-        "                self._context.branches.mark_late(self._name, before.staging_token)\n",
+        "                self._branches.mark_late(self._name, before.staging_token)\n",
         "                pass\n",
         (LEFTOVERS + "test_entry_written_late_into_a_cleaned_token_is_removed",),
         "Entries that came late into a token that was cleaned up stay for ever."),
@@ -640,7 +640,7 @@ MISTAKES: Sequence[Mistake] = (
         "A plan that is refused as outdated has sealed a token."),
     Mistake(
         "staging-put-held-whatever", "compactlib/staging/branch.py",
-        "                if now == record if batch.needs_same_record else now.staging_token == record.staging_token:",
+        "                if now.staging_token == record.staging_token:",
         "                if True:",
         (PAIRS,),
         "A write into a token that a commit has read is acknowledged, and lost."),
@@ -653,8 +653,8 @@ MISTAKES: Sequence[Mistake] = (
         "A reset finds nothing in a token that was emptied meanwhile, and does nothing."),
     Mistake(
         "staging-crossed-base-takes-one", "compactlib/staging/ranges/committed.py",
-        "    return other if _agree(one, before) else ()\n",
-        "    return other\n",
+        "            yield key, _DISAGREEMENT\n",
+        "            yield key, theirs\n",
         ("tests/promises/staging/test_staging_criss_cross.py",),
         "Branches that merged each other lose a change, or not, by the accident of commit ids."),
     Mistake(

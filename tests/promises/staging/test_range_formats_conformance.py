@@ -15,8 +15,3 @@ class TestPlainFormat(RangeFormatConformance):
 class TestParquetFormat(RangeFormatConformance):
     def make_format(self) -> ParquetFormat:
         return ParquetFormat(rows_per_group=7)
-
-
-class TestParquetFormatUncompressed(RangeFormatConformance):
-    def make_format(self) -> ParquetFormat:
-        return ParquetFormat(compression="none", rows_per_group=100_000)

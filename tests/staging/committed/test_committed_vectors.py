@@ -12,13 +12,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from compactlib.budget import Budget
 from compactlib.errors import InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.objects import MemoryObjects
-from compactlib.staging import CommittedRanges, PlainFormat, Record, SplitRule
-from compactlib.staging.ranges.apply import RangeWriter
-from compactlib.staging.ranges.files import RangeFiles
+from compactlib.staging import CommittedRanges, Record, SplitRule
 from compactlib.staging.ranges.metarange import UNLIMITED
 from compactlib.staging.values import Applied, Change, MetaRangeId
 from tests.staging.committed.plain_sets import changed, committed, written
@@ -149,15 +146,6 @@ def test_unsorted_keys_are_refused_and_nothing_is_published() -> None:
 def test_a_record_without_identity_or_data_is_refused(record: Record) -> None:
     with pytest.raises(InvalidInput):
         committed().apply(None, [(b"a", record)])
-
-
-def test_a_range_that_overlaps_is_not_taken_over() -> None:
-    layer, _, base, _ = layer_of("ac d")
-    files = RangeFiles(MemoryObjects(), rule=RULE, cache_bytes=0)
-    writer = RangeWriter(files, set(), Budget())
-    writer.add(PlainFormat().rows([(key("b"), Record.of(b"b"))]), [])
-    with pytest.raises(InvalidInput):
-        writer.adopt(layer.ranges_of(base)[0])
 
 
 def test_equal_content_has_equal_ids_and_one_byte_of_data_another() -> None:
