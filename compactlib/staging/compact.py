@@ -47,6 +47,8 @@ from compactlib.staging.values import Applied, MetaRangeId
 from compactlib.staging.view import BranchView, consistently
 
 _ENTRIES_BETWEEN_CHECKS: Final = 1000
+ENTRIES_FOR_ALWAYS: Final = 10_000
+"""Count of staged entries in a view whose policy compacts in any case: the rewrite reads them all."""
 
 
 def notify_end(observer: Observer, repository: str, branch: str, ended: StagingCompactionReport | CompactlibError,
@@ -61,9 +63,9 @@ def notify_end(observer: Observer, repository: str, branch: str, ended: StagingC
                    reason=why, **attrs.asdict(applied))
 
 
-def view_of(context: StagingContext, branch: str, budget: Budget) -> StagingView:
-    """Return the view of a branch at one moment; see `Repository.view`."""
-    committed, limit = context.committed, context.options.max_scanned
+def view_of(context: StagingContext, branch: str, budget: Budget, most: int) -> StagingView:
+    """Return the view of a branch at one moment, with counts of at most `most` entries; see `Repository.view`."""
+    committed, limit = context.committed, min(context.options.max_scanned, most)
 
     def read(view: BranchView) -> StagingView:
         ranges = committed.ranges_of(view.base)

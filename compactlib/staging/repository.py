@@ -24,7 +24,7 @@ from compactlib.report import PolicyRecord, VerifyReport
 from compactlib.rewrite import Executor
 from compactlib.staging.branch import Branch
 from compactlib.staging.commits import Commit, copied
-from compactlib.staging.compact import Compactor, notify_end, view_of
+from compactlib.staging.compact import ENTRIES_FOR_ALWAYS, Compactor, notify_end, view_of
 from compactlib.staging.context import StagingContext, StagingOptions
 from compactlib.staging.errors import BeingCollected, BranchNotFound, MetaRangeNotFound
 from compactlib.staging.policies import AlwaysPolicy
@@ -118,7 +118,7 @@ class Repository(Closing):
         """
         with self._guard.use():
             self._guard.require_open()
-            return view_of(self._context, self._name_of(branch), budget or Budget())
+            return view_of(self._context, self._name_of(branch), budget or Budget(), self._context.options.max_scanned)
 
     def plan(self, policy: StagingPolicy | None = None, *, branch: str | Branch | None = None,
              view: StagingView | None = None) -> StagingPlan:
@@ -188,7 +188,10 @@ class Repository(Closing):
             ended: StagingCompactionReport | CompactlibError
             try:
                 if plan is None:
-                    plan = self.plan(policy, view=view_of(context, name, run.budget))
+                    chosen, most = self._policy if policy is None else policy, context.options.max_scanned
+                    if isinstance(chosen, AlwaysPolicy) and run.budget.remaining.total_bytes is None:
+                        most = ENTRIES_FOR_ALWAYS
+                    plan = self.plan(chosen, view=view_of(context, name, run.budget, most))
                 ended = compactor.run(plan, is_given=is_given)
             except (BranchNotFound, InvalidInput):
                 raise

@@ -78,3 +78,18 @@ def test_operation_takes_few_requests(work: Work, most: dict[str, int]) -> None:
     found["all"] = len(world.store.operations)
     found["tokens"] = sum(each.partition.startswith(b"stg-") and not each.changes for each in world.store.operations)
     assert {name: found[name] for name in most if found[name] > most[name]} == {}, found
+
+
+def test_compaction_of_any_branch_reads_its_entries_about_once() -> None:
+    world = World()
+    branch = world.branch({"a": "1"})
+    for start in range(0, 40_000, 1000):
+        branch.put_many({b"%06d" % number: b"1" for number in range(start, start + 1000)})
+
+    def reads(work: Callable[[], object]) -> int:
+        world.store.operations.clear()
+        work()
+        return sum(each.partition.startswith(b"stg-") and not each.changes for each in world.store.operations)
+
+    once = reads(world.repo.view)
+    assert 10 < once < reads(lambda: world.repo.compact(policy=NOW)) < 1.5 * once
