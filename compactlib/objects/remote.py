@@ -32,9 +32,8 @@ class RemoteObjects(ObjectStore):
     shows it; if the client library repeats it, the result may also be `ObjectExists`. A delete of a thousand keys is
     one request to S3, and one for each key to other stores.
 
-    Opening tests whether the store has conditional writes: some servers with S3's protocol ignore the condition and
-    overwrite. The test creates an object twice under a new name, and deletes it if the credentials may delete.
-    Credentials for reads alone open the store without it.
+    Opening tests whether the store has conditional writes, with an object that it deletes if the credentials may
+    delete. Credentials for reads alone open the store without it.
 
     Args:
         store: a store of obstore, configured with bucket, credentials, retries and time-outs.

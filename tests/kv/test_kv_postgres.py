@@ -225,8 +225,7 @@ def test_an_existing_store_is_opened_without_the_right_to_create(store: Postgres
         owner.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'least'; GRANT CONNECT ON DATABASE {name} TO {role}; "
                       f"GRANT SELECT ON {store.table} TO {role}".encode())
         if writes:
-            owner.execute(f"GRANT INSERT, UPDATE, DELETE ON {store.table} TO {role}; "
-                          f"GRANT USAGE, SELECT ON {store.table}_versions TO {role}".encode())
+            owner.execute(f"GRANT INSERT, UPDATE, DELETE ON {store.table} TO {role}".encode())
     theirs = psycopg.conninfo.make_conninfo(server, user=role, password="least")
     with pytest.raises(StoreFailed, match="permission denied"):
         PostgresStore(theirs, table=new_table())
@@ -258,7 +257,6 @@ def test_a_table_and_a_copy_of_it_are_two_places(store: PostgresStore, server: s
     assert place.startswith("PostgreSQL system ")
     with psycopg.connect(server, autocommit=True) as other:
         other.execute(f"CREATE TABLE {copy} AS SELECT * FROM {store.table}".encode())
-        other.execute(f"CREATE SEQUENCE {copy}_versions AS bigint".encode())
         with contextlib.closing(PostgresStore(server, table=copy)) as copied:
             assert copied.get(P, b"k").value == b"v"
             assert copied.place() != place
@@ -283,7 +281,7 @@ def test_a_role_without_rights_to_the_system_id_has_no_place(store: PostgresStor
         other.execute("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM public")
         other.execute(f"CREATE ROLE {role} LOGIN".encode())
         try:
-            other.execute(f"GRANT ALL ON {store.table}, {store.table}_versions TO {role}".encode())
+            other.execute(f"GRANT ALL ON {store.table} TO {role}".encode())
             with contextlib.closing(PostgresStore(psycopg.conninfo.make_conninfo(server, user=role),
                                                   table=store.table)) as humble:
                 humble.set(P, b"k", b"v")

@@ -137,6 +137,19 @@ def test_a_found_file_is_made_durable_before_an_acknowledgement(tmp_path: Path) 
             store.set(b"p", b"k", b"v")
 
 
+def test_commits_of_a_killed_process_are_made_durable_by_an_opening(tmp_path: Path) -> None:
+    """They may be in the `-wal` without a sync. SQLite moves them into the file only after a sync of the `-wal`."""
+    value = b"of the killed process"
+    with contextlib.closing(SqliteStore(tmp_path / "kv")) as store:
+        store.set(b"p", b"k", value)
+        (tmp_path / "left").mkdir()
+        for name in ("kv", "kv-wal"):
+            shutil.copy(tmp_path / name, tmp_path / "left" / name)
+    assert value not in (tmp_path / "left" / "kv").read_bytes()
+    with contextlib.closing(SqliteStore(tmp_path / "left" / "kv")):
+        assert value in (tmp_path / "left" / "kv").read_bytes()
+
+
 def test_another_process_may_create_the_file_at_any_statement(tmp_path: Path,
                                                               monkeypatch: pytest.MonkeyPatch) -> None:
     """Several processes open one new store at once; at each statement of one, another opens it whole."""
@@ -462,7 +475,7 @@ def look(path: Path, wanted: dict[bytes, bytes]) -> None:
         missed |= len(found) < len(wanted)
         store.set(b"p", b"new", b"v")
         if missed:
-            with pytest.raises((AssertionError, CorruptData)):
+            with pytest.raises(CorruptData):
                 store.audit()
     finally:
         store.close()
@@ -529,30 +542,6 @@ def test_a_value_changed_behind_our_back_is_found(tmp_path: Path) -> None:
         with pytest.raises(DamagedStore):
             store.audit()
         store.get(b"p", b"key 008")
-
-
-@pytest.mark.parametrize("statement", ["DELETE FROM counter", "UPDATE counter SET version = 'x'"])
-def test_a_lost_write_counter_is_refused(tmp_path: Path, statement: str) -> None:
-    path = tmp_path / "kv"
-    filled(path)
-    with contextlib.closing(sqlite3.connect(path)) as other:
-        other.execute(statement)
-        other.commit()
-    with contextlib.closing(SqliteStore(path)) as store:
-        with pytest.raises(DamagedStore, match="write counter"):
-            store.set(b"p", b"k", b"v")
-        with pytest.raises(DamagedStore, match="write counter"):
-            store.audit()
-
-
-def test_a_counter_set_back_is_found_by_the_audit(tmp_path: Path) -> None:
-    path = tmp_path / "kv"
-    filled(path)
-    with contextlib.closing(sqlite3.connect(path)) as other:
-        other.execute("UPDATE counter SET version = 5")
-        other.commit()
-    with contextlib.closing(SqliteStore(path)) as store, pytest.raises(AssertionError, match="the counter stands at 5"):
-        store.audit()
 
 
 # -- opened for reading alone

@@ -662,21 +662,29 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/staging/test_staging_lost_answers.py",),
         "A conditional write of a branch whose request is lost fails, though it could be repeated."),
     Mistake(
-        "sqlite-damaged-row-for-good", "compactlib/kv/store.py",
-        "page = self._page_of_keys if keys_only else self._page\n",
-        "page = self._page\n",
+        "sqlite-damaged-row-for-good", "compactlib/kv/scan.py",
+        "if entry.damage is not None and not self._keys_only:\n",
+        "if entry.damage is not None:\n",
         ("tests/promises/kv/test_kv_damaged_row.py",),
         "A damaged row that no one needs ends every cleanup."),
     Mistake(
-        "kv-damage-behind-the-prefix", "compactlib/kv/store.py",
-        "if not following or following[0].key.startswith(prefix):\n",
-        "if True:\n",
+        "kv-damage-behind-the-prefix", "compactlib/kv/scan.py",
+        "        if not entry.key.startswith(self._prefix):\n",
+        "        if entry.damage is not None and not self._keys_only:\n"
+        "            raise entry.damage\n"
+        "        if not entry.key.startswith(self._prefix):\n",
         ("tests/promises/test_promise_damaged_leftovers.py",),
         "A damaged row ends the scans of other prefixes."),
     Mistake(
+        "kv-damaged-value-returned", "compactlib/kv/store.py",
+        "                raise entry.damage\n",
+        "                pass\n",
+        ("tests/promises/test_promise_damaged_leftovers.py",),
+        "A damaged value is returned as an empty value."),
+    Mistake(
         "kv-damage-before-its-page", "compactlib/kv/sqlite.py",
-        "            except DamagedStore:\n                if not page:\n",
-        "            except DamagedStore:\n                if True:\n",
+        "        return KVEntry(key, b\"\", version, damage)\n",
+        "        raise damage\n",
         ("tests/promises/test_promise_damaged_leftovers.py",),
         "A damaged row hides the sound rows before it."),
     Mistake(
