@@ -745,7 +745,7 @@ MISTAKES: Sequence[Mistake] = (
         "An object is gone after a power failure."),
     Mistake(
         "object-found-not-synced", "compactlib/objects/local.py",
-        "        self._settle(os.path.dirname(path), key)\n"
+        "        self._settle(os.path.dirname(path))\n"
         "        self._sync(os.path.dirname(path))\n"
         "        return ObjectExists(key=key)\n",
         "        return ObjectExists(key=key)\n",
@@ -760,9 +760,9 @@ MISTAKES: Sequence[Mistake] = (
         "All objects below a new folder are gone after a power failure."),
     Mistake(
         "objects-settled-unsynced", "compactlib/objects/local.py",
-        "            with contextlib.suppress(ReadOnly):\n"
-        "                self._settle(folder, \"\")\n",
-        "            pass\n",
+        "        with contextlib.suppress(ReadOnly):\n"
+        "            self._settle(folder)\n",
+        "        pass\n",
         (KILLED + "[little-local_objects-offers]",),
         "An object that was read is gone after a power failure."),
     Mistake(
@@ -771,7 +771,7 @@ MISTAKES: Sequence[Mistake] = (
         "                self._sync(folder)\n",
         "            if os.path.isdir(folder):\n"
         "                self._sync(folder)\n"
-        "                self._settled.add(folder)\n",
+        "                self._settled.put(folder, True)\n",
         ("tests/promises/objects/test_objects_killed.py",),
         "An object in a folder of a killed process, in which others were deleted first, is gone after a power failure."),
     Mistake(
