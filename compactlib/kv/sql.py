@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import secrets
+import random
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Generic, TypeAlias, TypeVar
@@ -61,6 +61,7 @@ class SqlStore(KVStore, Generic[C]):
     def __init__(self, name: str, limits: KVLimits, *, page_size: int) -> None:
         super().__init__(name, limits, page_size=page_size)
         self._idle: list[C] = []  # each append and pop is one step for all threads
+        self._rng = random.Random()  # with a seed from the system, which no other process has
         self._batch = _Batch()  # that writes join
         self._joining = threading.Lock()
         self._committing = threading.Lock()
@@ -183,7 +184,7 @@ class SqlStore(KVStore, Generic[C]):
             failed = [cell for (cell, predicate), version in zip(conditions.items(), versions, strict=True)
                       if not holds(predicate, version)]
             if not failed:
-                self._write(connection, [(*cell, value, secrets.randbits(63)) for cell, value in changes.items()
+                self._write(connection, [(*cell, value, self._rng.getrandbits(63)) for cell, value in changes.items()
                                          if value is not None],
                             [cell for cell, value in changes.items() if value is None])
             answers.append(PredicateFailed(partition=failed[0][0], key=failed[0][1]) if failed else None)

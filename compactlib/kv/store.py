@@ -146,10 +146,16 @@ class KVStore(Handle):
 
         Raises:
             KeyNotFound: the partition has no such key, or there is no such partition.
+            CorruptData: the value is damaged.
         """
-        for entry in self.get_many([(partition, key)]).values():
-            return entry
-        raise KeyNotFound(partition=partition, key=key)
+        cell = self._cell((partition, key))
+        self._require_open()
+        found, = self._get_many((cell,))
+        if found is None:
+            raise KeyNotFound(partition=partition, key=key)
+        if found.damage is not None:
+            raise found.damage
+        return found
 
     def set(self, partition: bytes, key: bytes, value: bytes) -> None:
         """Write a value unconditionally."""

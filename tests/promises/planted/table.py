@@ -677,8 +677,8 @@ MISTAKES: Sequence[Mistake] = (
         "A damaged row ends the scans of other prefixes."),
     Mistake(
         "kv-damaged-value-returned", "compactlib/kv/store.py",
-        "                raise entry.damage\n",
-        "                pass\n",
+        "            raise found.damage\n",
+        "            pass\n",
         ("tests/promises/test_promise_damaged_leftovers.py",),
         "A damaged value is returned as an empty value."),
     Mistake(
