@@ -137,9 +137,6 @@ class DynamoStore(KVStore):
     def _close(self) -> None:
         self._client.close()
 
-    def __repr__(self) -> str:
-        return f"DynamoStore({self.table!r})"
-
     # -- reading
 
     def _get_many(self, cells: Sequence[Address]) -> list[KVEntry | None]:

@@ -82,6 +82,3 @@ class MemoryStore(KVStore):
     def place(self) -> str:
         self._require_open()
         return f"memory {self._name} of process {os.getpid()}"
-
-    def __repr__(self) -> str:
-        return f"MemoryStore({len(self._cells)} keys)"

@@ -91,9 +91,6 @@ class PostgresStore(SqlStore["psycopg.Connection[Any]"]):
             raise
         return f"PostgreSQL system {system}, database {database}, table {table}"
 
-    def __repr__(self) -> str:
-        return f"PostgresStore(table={self.table!r})"
-
     # -- reading
 
     def _get_many(self, cells: Sequence[Address]) -> list[KVEntry | None]:

@@ -169,9 +169,6 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
                     if damage is not None:
                         raise damage
 
-    def __repr__(self) -> str:
-        return f"SqliteStore({self._path!r}, synchronous={self._synchronous!r})"
-
     # -- reading
 
     @contextlib.contextmanager

@@ -98,6 +98,9 @@ class KVStore(Handle):
         self._page_size: int = min(require_whole("page_size", page_size, 1), _MOST_ENTRIES)
         super().__init__(name)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self._handle_name}>"
+
     # ---- for a back-end to implement
 
     def _get_many(self, cells: Sequence[Address]) -> Sequence[KVEntry | None]:

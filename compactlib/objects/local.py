@@ -65,7 +65,7 @@ class LocalObjects(ObjectStore):
         self.folder = local_path(folder)
         self._incoming = os.path.join(self.folder, _INCOMING)
         self._files: Files = LocalFiles() if files is None else files
-        super().__init__(repr(self))
+        super().__init__(f"the objects in {self.folder}")
         self._settled: Lru[str, bool] = Lru(_MAX_REMEMBERED)  # folders that exist durably, with all names in them
         if not create and not is_local_objects(self.folder):
             raise NotFound(f"{self.folder} holds no objects: there is no folder {_INCOMING!r} in it; check the path, "
@@ -236,6 +236,3 @@ class LocalObjects(ObjectStore):
     def available_bytes(self) -> int | None:
         self._require_open()
         return self._files.available_bytes(self.folder)
-
-    def __repr__(self) -> str:
-        return f"LocalObjects({self.folder!r})"

@@ -53,7 +53,7 @@ class RemoteObjects(ObjectStore):
         self._client = obstore
         self._exceptions = exceptions
         self._store = store
-        super().__init__(repr(self))
+        super().__init__(f"the objects in {store!r}")
         key = f"{_PROBE}/{uuid.uuid4().hex}"
         try:
             # The name is new, so the object is of this test, if the client library repeated a request.
@@ -163,9 +163,6 @@ class RemoteObjects(ObjectStore):
             raise AccessDenied(operation=operation, key=key, detail=_first_line(error)) from error
         except (exceptions.BaseError, OSError) as error:
             raise ObjectStoreFailed(operation=operation, key=key, detail=_first_line(error)) from error
-
-    def __repr__(self) -> str:
-        return f"RemoteObjects({self._store!r})"
 
 
 def _first_line(error: BaseException) -> str:

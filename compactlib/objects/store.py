@@ -94,6 +94,9 @@ class ObjectStore(Handle):
         name: the store's name, for errors: `"the objects in /data"`.
     """
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self._handle_name}>"
+
     # ---- for a back-end to implement
 
     def _create(self, key: str, data: bytes | memoryview) -> None:

@@ -253,6 +253,7 @@ class ObjectsInFront(ObjectStore):
     """
 
     def __init__(self, store: ObjectStore, step: Step) -> None:
+        super().__init__("the objects in front")
         self._store = store
         self._step = step
 
