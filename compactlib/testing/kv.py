@@ -161,7 +161,7 @@ class KVStoreConformance(ConformanceKit):
             same(store.get(P, b"large").value, value)
             keys = [b"%04d" % number for number in range(self.times(1000, 200))]
             at_once = keys[:limits.max_transact]
-            store.transact({}, {(OTHER, key): b"v" + key for key in at_once})
+            store.transact({(OTHER, key): None for key in at_once}, {(OTHER, key): b"v" + key for key in at_once})
             same(keys_of(store, OTHER), at_once)
             read = store.get_many([(OTHER, key) for key in at_once])
             same({key: entry.value for (_, key), entry in read.items()}, {key: b"v" + key for key in at_once})
