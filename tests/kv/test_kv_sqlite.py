@@ -137,19 +137,6 @@ def test_a_found_file_is_made_durable_before_an_acknowledgement(tmp_path: Path) 
             store.set(b"p", b"k", b"v")
 
 
-def test_commits_of_a_killed_process_are_made_durable_by_an_opening(tmp_path: Path) -> None:
-    """They may be in the `-wal` without a sync. SQLite moves them into the file only after a sync of the `-wal`."""
-    value = b"of the killed process"
-    with contextlib.closing(SqliteStore(tmp_path / "kv")) as store:
-        store.set(b"p", b"k", value)
-        (tmp_path / "left").mkdir()
-        for name in ("kv", "kv-wal"):
-            shutil.copy(tmp_path / name, tmp_path / "left" / name)
-    assert value not in (tmp_path / "left" / "kv").read_bytes()
-    with contextlib.closing(SqliteStore(tmp_path / "left" / "kv")):
-        assert value in (tmp_path / "left" / "kv").read_bytes()
-
-
 def test_another_process_may_create_the_file_at_any_statement(tmp_path: Path,
                                                               monkeypatch: pytest.MonkeyPatch) -> None:
     """Several processes open one new store at once; at each statement of one, another opens it whole."""

@@ -676,6 +676,12 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/test_promise_damaged_leftovers.py",),
         "A damaged row ends the scans of other prefixes."),
     Mistake(
+        "sqlite-killed-process-unsynced", "compactlib/kv/sqlite.py",
+        "                _sync_wal(connection)\n",
+        "",
+        ("tests/promises/kv/test_kv_killed_process.py",),
+        "A power failure takes a commit of a killed process that its successor has read."),
+    Mistake(
         "kv-damaged-value-returned", "compactlib/kv/store.py",
         "            raise found.damage\n",
         "            pass\n",
