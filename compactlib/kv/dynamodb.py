@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from compactlib._arguments import require_seconds
 from compactlib._closing import closed_on_failure
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import InvalidInput, MissingDependency
+from compactlib.errors import MissingDependency
 from compactlib.files.checksum import crc32
 from compactlib.kv.errors import (
     ConnectFailed,
@@ -49,7 +48,6 @@ _OVERHEAD_BYTES = 64
 _LIMITS = KVLimits(max_partition_bytes=2048, max_key_bytes=_MAX_KEY_BYTES,
                    max_value_bytes=_ITEM_BYTES - 2048 - _MAX_KEY_BYTES - _OVERHEAD_BYTES, max_transact=100,
                    max_transact_bytes=4 << 20)
-_TABLE = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 _FIRST_WAIT_SECONDS = 0.025
 _LONGEST_WAIT_SECONDS = 1.0
 _CONNECTIONS = 50
@@ -90,10 +88,9 @@ class DynamoStore(KVStore):
 
     Raises:
         ConnectFailed: DynamoDB cannot be reached.
-        InvalidInput: the table's name is invalid.
         NotAStore: the table is not a store.
         SlowDown: the table is not ready after two minutes.
-        StoreFailed: DynamoDB refused: credentials, rights.
+        StoreFailed: DynamoDB refused: the table's name, credentials, rights.
         MissingDependency: boto3 is not installed.
     """
 
@@ -105,8 +102,6 @@ class DynamoStore(KVStore):
             from botocore import config, exceptions, parsers
         except ImportError:
             raise MissingDependency(package="boto3", extra="dynamodb", purpose="a store in DynamoDB") from None
-        if not _TABLE.fullmatch(table):
-            raise InvalidInput(f"table is {table!r}; give 3 to 255 letters, digits or any of '_.-'")
         require_seconds("timeout_seconds", timeout_seconds, above_zero=True)
         require_seconds("busy_seconds", busy_seconds)
         super().__init__(f"the store table {table}", _LIMITS, page_size=page_size)

@@ -316,10 +316,8 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
         with self._lent("open") as connection:
             # In one read transaction, since another process may be setting the file up.
             connection.execute("BEGIN")
-            ready = _is_ready(connection, self._path)
+            ready = _is_ready(connection, self._path, create=create)
             connection.execute("COMMIT")
-            if not ready and not create:
-                raise NotAStore(f"{self._path} is an SQLite database without a key-value store; check the path")
             if not self._read_only:
                 self._switch_to_wal(connection)
                 _sync_wal(connection)
@@ -358,8 +356,8 @@ def _checksum_of(partition: bytes, key: bytes, value: bytes, version: int) -> in
     return crc32(value, crc32(key, crc32(partition, head)))
 
 
-def _is_ready(connection: sqlite3.Connection, path: str) -> bool:
-    """Return whether the database is a store; `False` if it is empty. Call it within a transaction."""
+def _is_ready(connection: sqlite3.Connection, path: str, *, create: bool) -> bool:
+    """Return whether the database is a store; `False` if it is empty and may become one."""
     application, = connection.execute("PRAGMA application_id").fetchone()
     version, = connection.execute("PRAGMA user_version").fetchone()
     if application == _APPLICATION_ID:
@@ -368,9 +366,9 @@ def _is_ready(connection: sqlite3.Connection, path: str) -> bool:
                               f"{_FORMAT_VERSION}; open it with the release that wrote it, or a later release")
         return True
     tables, = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if application or version or tables:
-        raise NotAStore(f"{path} is an SQLite database with {tables} tables and indexes and application id "
-                        f"{application:#x}, not a key-value store ({_APPLICATION_ID:#x}); name another file")
+    if application or version or tables or not create:
+        raise NotAStore(f"{path} is an SQLite database without a key-value store: it has {tables} tables and indexes "
+                        f"and application id {application:#x}, not {_APPLICATION_ID:#x}; name another file")
     return False
 
 
