@@ -44,7 +44,7 @@ from compactlib.kv.errors import (
 from compactlib.kv.store import holds
 
 _LIMITS = KVLimits(max_partition_bytes=1 << 12, max_key_bytes=1 << 12, max_value_bytes=1_400_000, max_transact=128,
-                   max_get_many=128, max_transact_bytes=1_550_000)
+                   max_transact_bytes=1_550_000)
 """As etcd is set by default: 1.5 MiB for a request (`--max-request-bytes`), 128 operations for a transaction
 (`--max-txn-ops`)."""
 _SCHEMA_VERSION = b"1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from compactlib.errors import CompactlibError, CorruptData
+from compactlib.errors import CompactlibError
 from compactlib.kv.errors import OutcomeUnknown
 from compactlib.kv.scan import KVEntry
 from compactlib.kv.store import Address, Changes, KVLimits, KVStore, part_bytes
@@ -60,23 +60,11 @@ def sound_entries(store: KVStore, partition: bytes, damage: dict[bytes, Compactl
                   prefix: bytes = b"", page_size: int | None = None) -> Iterator[KVEntry]:
     """Yield the entries of a scan that can be read, and put the errors of the others into `damage`, by key.
 
-    For clean-ups, which go on past a damaged entry. After a damaged page, it costs a read for each entry. Without
-    `damage`, it raises at the damaged page.
+    For clean-ups, which go on past a damaged entry. Without `damage`, it raises the error.
     """
-    try:
-        with store.scan(partition, start, prefix=prefix, page_size=page_size) as entries:
-            for entry in entries:
-                start = entry.key + b"\0"
+    with store.scan(partition, start, prefix=prefix, page_size=page_size, keys_only=damage is not None) as entries:
+        for entry in entries:
+            if entry.damage is None:
                 yield entry
-        return
-    except CorruptData:
-        if damage is None:
-            raise
-    with store.scan(partition, start, prefix=prefix, keys_only=True) as keys:
-        for key in keys:
-            try:
-                found = store.get_many([(partition, key.key)])
-            except CorruptData as error:
-                damage[key.key] = error
-            else:
-                yield from found.values()
+            elif damage is not None:
+                damage[entry.key] = entry.damage

@@ -51,9 +51,6 @@ class Retries:
         tries: the most writes of one call.
         first_seconds: the first wait, less a random part of up to a half; doubles with each further try.
         longest_seconds: the longest wait.
-
-    Raises:
-        InvalidInput: a number is out of its range.
     """
 
     tries: int = attrs.field(default=100, validator=is_whole(1))
@@ -77,14 +74,8 @@ def resolve_unknown(read: Callable[[], SeenT], unknown: Exception, *, clock: Clo
                     rng: random.Random | None = None) -> SeenT:
     """Read the outcome of a write without an answer; retry the read for about two seconds.
 
-    Args:
-        read: returns the outcome of the write, or raises.
-        unknown: the error of the write.
-        clock: the clock for the waits, of 20 ms at first, doubling to 1 s.
-        rng: varies the waits, so that writers that lost an answer at the same time do not read at the same time.
-
     Raises:
-        Exception: `unknown`, with the last error of `read` as its cause: no read succeeded.
+        Exception: `unknown`, the error of the write, with the last error of `read` as its cause: no read succeeded.
     """
     failed: Exception | None = None
     for _ in _SEEING.paced(clock or SystemClock(), rng or random.Random()):
@@ -276,12 +267,7 @@ def unchanged(cells: Iterable[Address], found: Found) -> dict[Address, Predicate
 
 @attrs.frozen
 class CellState(Generic[T]):
-    """The state of a cell at a read.
-
-    Attributes:
-        value: the value; `None` if the key was absent.
-        conditions: for a `transact`: the cell has not changed since.
-    """
+    """The value of a cell, `None` if the key was absent, and the conditions of a `transact` that it has not changed."""
 
     value: T | None
     conditions: Conditions
@@ -289,12 +275,7 @@ class CellState(Generic[T]):
 
 @attrs.frozen
 class Updated(Generic[T]):
-    """The result of a change that happened, or was not needed.
-
-    Attributes:
-        before: the old value; `None` if the key was absent.
-        after: the new value; `None` if it was deleted.
-    """
+    """The values before and after a change that happened, or was not needed; `None` for an absent key."""
 
     before: T | None
     after: T | None
@@ -302,11 +283,7 @@ class Updated(Generic[T]):
 
 @attrs.frozen
 class _Record(Generic[T]):
-    """The stored content of a cell.
-
-    Attributes:
-        ids: the ids of the last 16 writes, the newest first; of all writes since the cell was created, if fewer.
-        value: the value.
+    """A stored value, with the ids of the last 16 writes, the newest first; fewer if there were fewer since the create.
     """
 
     ids: tuple[bytes, ...]

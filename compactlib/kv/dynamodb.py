@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from compactlib._arguments import require_seconds
 from compactlib._closing import closed_on_failure
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import InvalidInput, MissingDependency
+from compactlib.errors import MissingDependency
 from compactlib.files.checksum import crc32
 from compactlib.kv.errors import (
     ConnectFailed,
@@ -48,11 +47,12 @@ _OVERHEAD_BYTES = 64
 """For the names of the attributes and the token, with a margin."""
 _LIMITS = KVLimits(max_partition_bytes=2048, max_key_bytes=_MAX_KEY_BYTES,
                    max_value_bytes=_ITEM_BYTES - 2048 - _MAX_KEY_BYTES - _OVERHEAD_BYTES, max_transact=100,
-                   max_get_many=100, max_transact_bytes=4 << 20)
-_TABLE = re.compile(r"[A-Za-z0-9_.-]{3,255}")
+                   max_transact_bytes=4 << 20)
 _FIRST_WAIT_SECONDS = 0.025
 _LONGEST_WAIT_SECONDS = 1.0
 _CONNECTIONS = 50
+_READY_TRIES = 120
+"""With a second between them."""
 
 _CONDITION_FAILED = "ConditionalCheckFailedException"
 _CANCELED = "TransactionCanceledException"
@@ -70,18 +70,16 @@ _PASSING_REASONS = frozenset({"TransactionConflict", "ProvisionedThroughputExcee
 class DynamoStore(KVStore):
     """A `KVStore` in a table of Amazon DynamoDB (extra `compactlib[dynamodb]`).
 
-    A predicate is the token of a write, 16 bytes that no other write has, so it never holds again after another write
-    of the key. Threads may share a store; other processes open their own.
+    A predicate never holds again after another write of the key. Threads may share a store; other processes open their
+    own.
 
-    A `transact` of one key with conditions on this key alone is a conditional PutItem. If DynamoDB's front end repeats
-    it after it had succeeded, and another write was in between, the call raises `PredicateFailed`.
+    A conditional write of one key is a PutItem. If DynamoDB's front end repeats it after it had succeeded, and another
+    write was in between, the call raises `PredicateFailed`.
 
     Args:
         table: the table's name; created if absent, with payment by request.
-        region: AWS region, unless the session or boto3's configuration has one.
         endpoint_url: another address, for servers with DynamoDB's protocol.
-        session: the session of boto3, with the credentials; default boto3's default session.
-        create: whether an absent table is created. Pass `False` if it must exist.
+        session: the session of boto3, with credentials and region; default boto3's default session.
         timeout_seconds: limit of a connection, and of an answer.
         busy_seconds: how long a request that DynamoDB throttles, or that conflicts with another transaction, is
             repeated, with growing random waits, before it raises `SlowDown`.
@@ -90,27 +88,24 @@ class DynamoStore(KVStore):
 
     Raises:
         ConnectFailed: DynamoDB cannot be reached.
-        InvalidInput: the table's name is invalid.
-        NotAStore: the table is not a store, or is absent and `create` is `False`.
+        NotAStore: the table is not a store.
         SlowDown: the table is not ready after two minutes.
-        StoreFailed: DynamoDB refused: credentials, rights.
+        StoreFailed: DynamoDB refused: the table's name, credentials, rights.
         MissingDependency: boto3 is not installed.
     """
 
-    def __init__(self, table: str, *, region: str | None = None, endpoint_url: str | None = None,
-                 session: boto3.Session | None = None, create: bool = True, timeout_seconds: float = 10.0,
-                 busy_seconds: float = 10.0, page_size: int = 1000, clock: Clock | None = None) -> None:
+    def __init__(self, table: str, *, endpoint_url: str | None = None, session: boto3.Session | None = None,
+                 timeout_seconds: float = 10.0, busy_seconds: float = 10.0, page_size: int = 1000,
+                 clock: Clock | None = None) -> None:
         try:
             import boto3
             from botocore import config, exceptions, parsers
         except ImportError:
             raise MissingDependency(package="boto3", extra="dynamodb", purpose="a store in DynamoDB") from None
-        if not _TABLE.fullmatch(table):
-            raise InvalidInput(f"table is {table!r}; give 3 to 255 letters, digits or any of '_.-'")
         require_seconds("timeout_seconds", timeout_seconds, above_zero=True)
         require_seconds("busy_seconds", busy_seconds)
         super().__init__(f"the store table {table}", _LIMITS, page_size=page_size)
-        self._table = table
+        self.table = table
         self._busy_seconds = busy_seconds
         self._clock: Clock = SystemClock() if clock is None else clock
         self._exceptions: Any = exceptions
@@ -120,20 +115,15 @@ class DynamoStore(KVStore):
                                  max_pool_connections=_CONNECTIONS)
         try:
             self._client: Any = (session or boto3.Session()).client(
-                "dynamodb", region_name=region, endpoint_url=endpoint_url, config=settings)
+                "dynamodb", endpoint_url=endpoint_url, config=settings)
         except exceptions.BotoCoreError as error:
             raise StoreFailed(operation="set up", path=table, detail=str(error)) from error
         self._client.meta.events.register("response-received.dynamodb", self._require_whole)
         with closed_on_failure(self):
-            found = self._set_up(create)
+            found = self._set_up()
         # With its id, since a deleted and created, or a restored, table has the same ARN.
         names = ("DynamoDB table", "TableArn"), ("id", "TableId")
         self._place = ", ".join(f"{word} {found[name]}" for word, name in names if found.get(name))
-
-    @property
-    def table(self) -> str:
-        """The table's name."""
-        return self._table
 
     def place(self) -> str | None:
         self._require_open()
@@ -141,9 +131,6 @@ class DynamoStore(KVStore):
 
     def _close(self) -> None:
         self._client.close()
-
-    def __repr__(self) -> str:
-        return f"DynamoStore({self._table!r})"
 
     # -- reading
 
@@ -156,8 +143,8 @@ class DynamoStore(KVStore):
         keys: Sequence[Any] = [_key_of(*cell) for cell in cells]
         while keys:
             reply = self._ask("get_many", "batch_get_item", of_table=False, RequestItems={
-                self._table: {"Keys": keys, "ConsistentRead": True}})
-            for item in reply["Responses"].get(self._table, ()):
+                self.table: {"Keys": keys, "ConsistentRead": True}})
+            for item in reply["Responses"].get(self.table, ()):
                 found[bytes(item["p"]["B"]), bytes(item["k"]["B"])] = self._entry(item)
             keys = self._keys_in(reply.get("UnprocessedKeys"))
         return [found.get(cell) for cell in cells]
@@ -173,11 +160,12 @@ class DynamoStore(KVStore):
             request["ExclusiveStartKey"] = reply["LastEvaluatedKey"]
 
     def _entry(self, item: Mapping[str, Any]) -> KVEntry:
-        value, token = item.get("v", {}).get("B"), item.get("n", {}).get("B")
-        if not isinstance(value, bytes) or not isinstance(token, bytes) or len(token) != _TOKEN_BYTES:
-            raise DamagedStore(path=f"table {self._table}", detail=f"the item {item['k']['B']!r} has not the "
-                               f"attributes 'v' of bytes and 'n' of {_TOKEN_BYTES} bytes")
-        return KVEntry(bytes(item["k"]["B"]), value, token)
+        key, value, token = bytes(item["k"]["B"]), item.get("v", {}).get("B"), item.get("n", {}).get("B")
+        if isinstance(value, bytes) and isinstance(token, bytes) and len(token) == _TOKEN_BYTES:
+            return KVEntry(key, value, token)
+        return KVEntry(key, b"", token, DamagedStore(
+            path=f"table {self.table}", detail=f"the item {key!r} has not the attributes 'v' of bytes and 'n' of "
+                                                f"{_TOKEN_BYTES} bytes"))
 
     # -- writing
 
@@ -186,7 +174,10 @@ class DynamoStore(KVStore):
         if len(requests) == 1:
             (cell, (kind, request)), = requests.items()
             if kind == "Put":
-                self._put(cell, request)
+                reply = self._ask("set", "put_item", writes=True, **request)
+                # DynamoDB's front end may have repeated a successful write: then the item has the token of this write.
+                if _code_of(reply) == _CONDITION_FAILED and reply.get("Item", {}).get("n") != request["Item"]["n"]:
+                    raise PredicateFailed(partition=cell[0], key=cell[1])
                 return
             # As a transaction, whose token distinguishes a conditional delete that DynamoDB's front end has repeated
             # from a late delete. The absent item cannot show that.
@@ -195,7 +186,7 @@ class DynamoStore(KVStore):
                 return
         # With the token, repetitions by DynamoDB's front end are one transaction.
         reply = self._ask("transact", "transact_write_items", writes=bool(changes), of_table=False,
-                          TransactItems=[{kind: {"TableName": self._table, **request}}
+                          TransactItems=[{kind: {"TableName": self.table, **request}}
                                          for kind, request in requests.values()],
                           ClientRequestToken=uuid.uuid4().hex)
         if _code_of(reply) == _CANCELED:
@@ -203,35 +194,24 @@ class DynamoStore(KVStore):
                           if reason.get("Code") == "ConditionalCheckFailed")
             raise PredicateFailed(partition=failed[0], key=failed[1])
 
-    def _put(self, cell: Address, request: Mapping[str, Any]) -> None:
-        reply = self._ask("set", "put_item", writes=True, **request)
-        # DynamoDB's front end may have repeated a successful write: then the item has the token of this write.
-        if _code_of(reply) == _CONDITION_FAILED and reply.get("Item", {}).get("n") != request["Item"]["n"]:
-            raise PredicateFailed(partition=cell[0], key=cell[1])
-
     # -- the service
 
-    def _set_up(self, create: bool) -> dict[str, Any]:
-        """Create the table if it is absent; return DynamoDB's description of it."""
-        reply = self._ask("set up", "describe_table")
-        if _code_of(reply) == _NO_TABLE:
-            if not create:
-                raise NotAStore(f"there is no table {self._table}; check the name and the region, or open it with "
-                                f"create=True")
-            self._ask("set up", "create_table", KeySchema=_KEY_SCHEMA, AttributeDefinitions=_ATTRIBUTES,
-                      BillingMode="PAY_PER_REQUEST")
+    def _set_up(self) -> dict[str, Any]:
+        """Create the table if it is absent, and wait until it is ready; return DynamoDB's description of it."""
+        for _ in range(_READY_TRIES):
             reply = self._ask("set up", "describe_table")
-        # The state UPDATING allows reads and writes too.
-        if reply.get("Table", {}).get("TableStatus") not in ("ACTIVE", "UPDATING"):
-            try:
-                self._client.get_waiter("table_exists").wait(TableName=self._table,
-                                                             WaiterConfig={"Delay": 1, "MaxAttempts": 120})
-            except self._exceptions.WaiterError as error:
-                raise SlowDown(operation="set up", detail=f"table {self._table} is still not active") from error
-            reply = self._ask("set up", "describe_table")
+            if _code_of(reply) == _NO_TABLE:
+                self._ask("set up", "create_table", KeySchema=_KEY_SCHEMA, AttributeDefinitions=_ATTRIBUTES,
+                          BillingMode="PAY_PER_REQUEST")
+            elif reply["Table"]["TableStatus"] in ("ACTIVE", "UPDATING"):
+                break
+            else:
+                self._clock.sleep(1.0)
+        else:
+            raise SlowDown(operation="set up", detail=f"table {self.table} is still not active")
         found: dict[str, Any] = reply["Table"]
         if found["KeySchema"] != _KEY_SCHEMA or any(one not in found["AttributeDefinitions"] for one in _ATTRIBUTES):
-            raise NotAStore(f"table {self._table} has the key {found['KeySchema']!r}, not that of a key-value store, "
+            raise NotAStore(f"table {self.table} has the key {found['KeySchema']!r}, not that of a key-value store, "
                             f"{_KEY_SCHEMA!r} of binary attributes; name another table")
         return found
 
@@ -239,7 +219,7 @@ class DynamoStore(KVStore):
              **arguments: Any) -> dict[str, Any]:
         """Return the answer; a failed condition and an absent table are answers with an error code."""
         if of_table:
-            arguments["TableName"] = self._table
+            arguments["TableName"] = self.table
         waited, longest = 0.0, _FIRST_WAIT_SECONDS
         while True:
             try:
@@ -269,17 +249,17 @@ class DynamoStore(KVStore):
                 return response
             if operation == "set up" and _code_of(response) in (_NO_TABLE, _TABLE_IN_USE):
                 return response
-            raise _refused(operation, self._table, response, writes=writes) from error
+            raise _refused(operation, self.table, response, writes=writes) from error
         except (exceptions.EndpointConnectionError, exceptions.ConnectTimeoutError,
                 exceptions.ProxyConnectionError) as error:
-            raise ConnectFailed(operation=operation, path=self._table, detail=str(error)) from error
+            raise ConnectFailed(operation=operation, path=self.table, detail=str(error)) from error
         except (exceptions.HTTPClientError, exceptions.ConnectionError, exceptions.ChecksumError,
                 self._garbled) as error:
             kind = OutcomeUnknown if writes else StoreFailed
-            raise kind(operation=operation, path=self._table, detail=str(error)) from error
+            raise kind(operation=operation, path=self.table, detail=str(error)) from error
         except exceptions.BotoCoreError as error:
             # Wrong credentials or region: nothing was sent.
-            raise StoreFailed(operation=operation, path=self._table, detail=str(error)) from error
+            raise StoreFailed(operation=operation, path=self.table, detail=str(error)) from error
         left = self._keys_in(reply.get("UnprocessedKeys"))
         if left and len(left) == len(self._keys_in(arguments["RequestItems"])):
             # BatchGetItem reports throttling in this way.
@@ -287,7 +267,7 @@ class DynamoStore(KVStore):
         return reply
 
     def _keys_in(self, items: Mapping[str, Any] | None) -> Sequence[Any]:
-        keys: Sequence[Any] = (items or {}).get(self._table, {}).get("Keys", ())
+        keys: Sequence[Any] = (items or {}).get(self.table, {}).get("Keys", ())
         return keys
 
 

@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import errno as _errno
+import errno
 
 from compactlib.errors import Busy, Conflict, CorruptData, InvalidInput, NotFound, StorageError
 
-_MAX_SHOWN_BYTES = 60
-
 
 def _shown(name: bytes) -> str:
-    return repr(name) if len(name) <= _MAX_SHOWN_BYTES else f"{name[:_MAX_SHOWN_BYTES]!r}… ({len(name)} bytes)"
+    return repr(name) if len(name) <= 60 else f"{name[:60]!r}… ({len(name)} bytes)"
 
 
 class TooLarge(InvalidInput):
@@ -23,16 +21,11 @@ class TooLarge(InvalidInput):
 
 
 class NotAStore(InvalidInput):
-    """The file does not hold a key-value store of this library. Check the path, or name a file that does not exist."""
+    """The file or table does not hold a key-value store of this library. Check the name, or give an unused one."""
 
 
 class KeyNotFound(NotFound):
-    """The key does not exist, or the partition does not.
-
-    Attributes:
-        partition: the key's partition.
-        key: the absent key.
-    """
+    """The partition `partition` has no key `key`, or does not exist."""
 
     def __init__(self, *, partition: bytes, key: bytes) -> None:
         super().__init__(f"key {_shown(key)} is not in partition {_shown(partition)}")
@@ -43,9 +36,7 @@ class KeyNotFound(NotFound):
 class PredicateFailed(Conflict):
     """A condition did not hold: another writer was first. Nothing was written; re-read and decide again.
 
-    Attributes:
-        partition: the key's partition.
-        key: the first key in an unexpected state, in the order of the conditions.
+    `partition` and `key` are those of the first condition that did not hold.
     """
 
     def __init__(self, *, partition: bytes, key: bytes) -> None:
@@ -58,9 +49,7 @@ class PredicateFailed(Conflict):
 class SlowDown(Busy):
     """The store throttles, or was locked for too long. Nothing was changed; wait and retry.
 
-    Attributes:
-        operation: the refused operation.
-        detail: from the back-end.
+    `operation` was refused; `detail` is from the back-end.
     """
 
     def __init__(self, *, operation: str, detail: str) -> None:
@@ -74,8 +63,8 @@ class StoreFailed(StorageError):
 
     _advice = "see the backend's message"
 
-    def __init__(self, *, operation: str, path: str, detail: str, errno: int = _errno.EIO) -> None:
-        super().__init__(operation=operation, path=path, errno=errno, detail=detail)
+    def __init__(self, *, operation: str, path: str, detail: str) -> None:
+        super().__init__(operation=operation, path=path, errno=errno.EIO, detail=detail)
 
 
 class ConnectFailed(StoreFailed):

@@ -19,18 +19,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from compactlib._arguments import require_seconds
 from compactlib._closing import closed_on_failure
 from compactlib.errors import CompactlibError, InvalidInput, MissingDependency, Unsupported
-from compactlib.kv.errors import ConnectFailed, OutcomeUnknown, PredicateFailed, SlowDown, StoreFailed
+from compactlib.kv.errors import ConnectFailed, OutcomeUnknown, SlowDown, StoreFailed
 from compactlib.kv.scan import KVEntry
-from compactlib.kv.sql import SqlStore, Transaction
-from compactlib.kv.store import Address, Changes, Conditions, KVLimits, holds
+from compactlib.kv.sql import PAGE_BYTES, Row, SqlStore, Transaction
+from compactlib.kv.store import Address, KVLimits
 
 if TYPE_CHECKING:
     import psycopg
 
 _LIMITS = KVLimits(max_partition_bytes=1000, max_key_bytes=1600, max_value_bytes=1 << 28, max_transact=10_000,
-                   max_get_many=10_000, max_transact_bytes=1 << 29)
+                   max_transact_bytes=1 << 29)
 """The limit of an entry of PostgreSQL's B-tree is 2,704 bytes, of a statement 1 GiB."""
-_PAGE_BYTES = 4 << 20
 _SCHEMA_VERSION = b"1"
 _TABLE = re.compile(r"[a-z_][a-z0-9_]{0,40}(\.[a-z_][a-z0-9_]{0,40})?")
 _TRIES = 100
@@ -42,8 +41,8 @@ AnswerT = TypeVar("AnswerT")
 class PostgresStore(SqlStore["psycopg.Connection[Any]"]):
     """A `KVStore` in a table of a PostgreSQL database (extra `compactlib[postgres]`).
 
-    A predicate is the number of a write, from a sequence, so it never holds again after another write of the key. Keys
-    are `bytea`, which compares byte by byte in every collation.
+    A predicate never holds again after another write of the key. Keys are `bytea`, which compares byte by byte in every
+    collation.
 
     Args:
         conninfo: the database, in libpq's form: `"postgresql://user@host/db"` or `"host=... dbname=..."`.
@@ -74,17 +73,12 @@ class PostgresStore(SqlStore["psycopg.Connection[Any]"]):
         require_seconds("busy_seconds", busy_seconds)
         self._psycopg = psycopg
         self._conninfo = conninfo
-        self._table = table
+        self.table = table
         self._prepare_threshold = prepare_threshold
         self._sql = _statements(table, busy_seconds)
         super().__init__(f"the store table {table}", _LIMITS, page_size=page_size)
         with closed_on_failure(self):
             self._set_up()
-
-    @property
-    def table(self) -> str:
-        """The table's name."""
-        return self._table
 
     def place(self) -> str | None:
         # Without the right to read them, or on another product with PostgreSQL's protocol, it is unknown.
@@ -96,9 +90,6 @@ class PostgresStore(SqlStore["psycopg.Connection[Any]"]):
                 return None
             raise
         return f"PostgreSQL system {system}, database {database}, table {table}"
-
-    def __repr__(self) -> str:
-        return f"PostgresStore(table={self._table!r})"
 
     # -- reading
 
@@ -112,10 +103,9 @@ class PostgresStore(SqlStore["psycopg.Connection[Any]"]):
                 for cell, (value, version) in zip(cells, rows, strict=True)]
 
     def _page(self, partition: bytes, start: bytes, limit: int) -> tuple[list[KVEntry], bool]:
-        rows = self._rows("scan", (partition, start, limit, _PAGE_BYTES))
-        page = [KVEntry(bytes(key), bytes(value), version) for key, value, version, _ in rows]
-        # The last column counts the rows within the limit, also those beyond the page's bytes.
-        return page, not rows or (rows[0][3] < limit and len(page) == rows[0][3])
+        rows = self._rows("scan", (partition, start, limit, PAGE_BYTES))
+        page = [KVEntry(bytes(key), bytes(value), version) for key, value, version in rows]
+        return page, len(page) < limit and sum(len(entry.value) for entry in page) < PAGE_BYTES
 
     def _rows(self, statement: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Read without a transaction: each statement sees all commits before it."""
@@ -150,7 +140,7 @@ class PostgresStore(SqlStore["psycopg.Connection[Any]"]):
         overtaken = errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation
         try:
             connection.execute(self._sql["begin"], prepare=False)
-            answers = [self._carry_out(connection, *transaction) for transaction in batch]
+            answers = self._carry_out(connection, batch)
         except overtaken:
             connection.execute("ROLLBACK")
             return None
@@ -161,25 +151,17 @@ class PostgresStore(SqlStore["psycopg.Connection[Any]"]):
         except self._psycopg.Error as error:
             if not connection.broken:
                 raise
-            raise OutcomeUnknown(operation="commit", path=self._table, detail=str(error).strip()) from error
+            raise OutcomeUnknown(operation="commit", path=self.table, detail=str(error).strip()) from error
         return answers
 
-    def _carry_out(self, connection: psycopg.Connection[Any], conditions: Conditions,
-                   changes: Changes) -> PredicateFailed | None:
-        if conditions:
-            states = connection.execute(self._sql["states"], _columns([*conditions]), binary=True).fetchall()
-            for (cell, predicate), (version,) in zip(conditions.items(), states, strict=True):
-                if not holds(predicate, version):
-                    # Checked before its writes, so there is nothing to roll back.
-                    return PredicateFailed(partition=cell[0], key=cell[1])
-        # In any order, since each key occurs once.
-        puts = [(*cell, value) for cell, value in changes.items() if value is not None]
-        deletes = [cell for cell, value in changes.items() if value is None]
+    def _versions(self, connection: psycopg.Connection[Any], cells: Sequence[Address]) -> list[int | None]:
+        return [version for version, in connection.execute(self._sql["versions"], _columns(cells), binary=True)]
+
+    def _write(self, connection: psycopg.Connection[Any], puts: Sequence[Row], deletes: Sequence[Address]) -> None:
         if puts:
             connection.execute(self._sql["put_many"], _columns(puts))
         if deletes:
             connection.cursor().executemany(self._sql["delete"], deletes)
-        return None
 
     # -- the server
 
@@ -192,11 +174,9 @@ class PostgresStore(SqlStore["psycopg.Connection[Any]"]):
             # Each statement sees all commits before it, also those during the wait for the lock.
             connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED", prepare=False)
             # With a lock, since two concurrent sessions with "if not exists" collide.
-            connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (self._table,))
+            connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (self.table,))
             # Checked first, so that an existing table needs no right to create.
-            there = connection.execute(self._sql["there"]).fetchone()
-            if there is None or None in there:
-                connection.execute(self._sql["create_sequence"])
+            if connection.execute(self._sql["there"]).fetchone() == (None,):
                 connection.execute(self._sql["create_table"])
             row = connection.execute(self._sql["get"], (b"", b"schema")).fetchone()
             if row is None:
@@ -204,7 +184,7 @@ class PostgresStore(SqlStore["psycopg.Connection[Any]"]):
             connection.execute("COMMIT")
         found = b"" if row is None else bytes(row[0])
         if found != _SCHEMA_VERSION:
-            raise Unsupported(f"table {self._table} has schema version {found!r}; this release knows "
+            raise Unsupported(f"table {self.table} has schema version {found!r}; this release knows "
                               f"{_SCHEMA_VERSION!r}: upgrade")
 
     def _named(self, error: BaseException, operation: str,
@@ -218,20 +198,18 @@ class PostgresStore(SqlStore["psycopg.Connection[Any]"]):
         is_away = connection is None or connection.broken or isinstance(
             error, errors.ReadOnlySqlTransaction | errors.AdminShutdown | errors.CrashShutdown |
             errors.CannotConnectNow)
-        return (ConnectFailed if is_away else StoreFailed)(operation=operation, path=self._table, detail=detail)
+        return (ConnectFailed if is_away else StoreFailed)(operation=operation, path=self.table, detail=detail)
 
 
 def _statements(table: str, busy_seconds: float) -> dict[str, bytes]:
     """Return the SQL for a table. The empty partition, which is invalid for users, has the schema's version."""
-    versions = f"{table}_versions"
     patience = max(1, int(busy_seconds * 1000))  # for PostgreSQL, 0 ms is no limit
     where = f"FROM {table} WHERE partition = %s AND key"
     # With a limit the planner reads each cell by its index; a join might read, and so lock, the whole table.
     wanted = "FROM unnest(%b::bytea[], %b::bytea[]) WITH ORDINALITY AS wanted (p, k, place) LEFT JOIN LATERAL"
     cell = f"FROM {table} WHERE partition = p AND key = k LIMIT 1) AS found ON true ORDER BY place"
     return {name: text.encode() for name, text in {
-        "there": f"SELECT to_regclass('{table}'), to_regclass('{versions}')",
-        "create_sequence": f"CREATE SEQUENCE IF NOT EXISTS {versions} AS bigint",
+        "there": f"SELECT to_regclass('{table}')",
         "create_table": f"CREATE TABLE IF NOT EXISTS {table} (partition bytea NOT NULL, key bytea NOT NULL, "
                         f"value bytea NOT NULL, version bigint NOT NULL, PRIMARY KEY (partition, key))",
         "mark": f"INSERT INTO {table} VALUES ('', 'schema', %s, 0) RETURNING value",
@@ -240,14 +218,12 @@ def _statements(table: str, busy_seconds: float) -> dict[str, bytes]:
         "get": f"SELECT value, version {where} = %s",
         "get_many": f"SELECT found.value, found.version {wanted} (SELECT value, version {cell}",
         "scan": f"WITH page AS MATERIALIZED (SELECT key, value, version {where} >= %s ORDER BY key LIMIT %s), "
-                f"sized AS (SELECT key, value, version, count(*) OVER () AS found, "
-                f"sum(length(value)) OVER (ORDER BY key) - length(value) AS before FROM page) "
-                f"SELECT key, value, version, found FROM sized WHERE before < %s ORDER BY key",
+                f"sized AS (SELECT *, sum(length(value)) OVER (ORDER BY key) - length(value) AS before FROM page) "
+                f"SELECT key, value, version FROM sized WHERE before < %s ORDER BY key",
         "begin": f"BEGIN ISOLATION LEVEL SERIALIZABLE; SET LOCAL lock_timeout = '{patience}ms'",
-        "states": f"SELECT found.version {wanted} (SELECT version {cell}",
-        "put_many": f"INSERT INTO {table} SELECT p, k, v, nextval('{versions}') FROM "
-                    f"unnest(%b::bytea[], %b::bytea[], %b::bytea[]) AS new (p, k, v) ON CONFLICT (partition, key) "
-                    f"DO UPDATE SET value = excluded.value, version = excluded.version",
+        "versions": f"SELECT found.version {wanted} (SELECT version {cell}",
+        "put_many": f"INSERT INTO {table} SELECT * FROM unnest(%b::bytea[], %b::bytea[], %b::bytea[], %b::bigint[]) "
+                    f"ON CONFLICT (partition, key) DO UPDATE SET value = excluded.value, version = excluded.version",
         "delete": f"DELETE {where} = %s",
     }.items()}
 

@@ -16,7 +16,7 @@ import attrs
 
 from compactlib._arguments import own_bytes, require_whole
 from compactlib._closing import Closing
-from compactlib.errors import Closed
+from compactlib.errors import Closed, CorruptData
 
 
 @attrs.frozen
@@ -28,11 +28,13 @@ class KVEntry:
         value: its value.
         predicate: a condition for `set_if` and `transact`: it fails after any write or delete of the key. In a store
             that compares values, it holds again when the same bytes are written again (ABA).
+        damage: the error of a damaged value, which is `b""`; raised by each call that returns the value.
     """
 
     key: bytes
     value: bytes
     predicate: object
+    damage: CorruptData | None = None
 
 
 PageLoader: TypeAlias = Callable[[bytes, int], tuple[Sequence[KVEntry], bool]]
@@ -53,12 +55,13 @@ class Entries(Closing):
     """
 
     def __init__(self, load: PageLoader, start: bytes = b"", *, prefix: bytes = b"",
-                 page_size: int | None = None, largest_page: int = 1000) -> None:
+                 page_size: int | None = None, largest_page: int = 1000, keys_only: bool = False) -> None:
         page_size = require_whole("page_size", page_size, 1, or_none=True)
         self.load = load
         self.page_loads: int = 0
         self._prefix = own_bytes(prefix)
         self._largest_page = largest_page
+        self._keys_only = keys_only
         self._first_page = self._page_size = min(page_size or largest_page, largest_page)
         self._closed = False
         # Invariant: the page has all keys from `_page_start` to its last key; the last page, all keys from there on.
@@ -77,6 +80,7 @@ class Entries(Closing):
 
         Raises:
             Closed: the scan or the store was closed.
+            CorruptData: the value of the next entry is damaged.
             CompactlibError: as `KVStore.get`; a retry continues after the last entry.
         """
         self._require_open()
@@ -89,6 +93,8 @@ class Entries(Closing):
         entry = self._page[self._at]
         if not entry.key.startswith(self._prefix):
             raise StopIteration
+        if entry.damage is not None and not self._keys_only:
+            raise entry.damage
         self._at += 1
         return entry
 

@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import random
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
+import attrs
+
 from compactlib._closing import Closable
 from compactlib.errors import CompactlibError
-from compactlib.kv.errors import OutcomeUnknown
-from compactlib.kv.store import Changes, Conditions, KVLimits, KVStore
+from compactlib.kv.errors import OutcomeUnknown, PredicateFailed
+from compactlib.kv.store import Address, Changes, Conditions, KVLimits, KVStore, holds
 
 _MAX_IDLE = 16
-
+PAGE_BYTES = 4 << 20
+"""The bytes that end a page of a scan."""
 
 C = TypeVar("C", bound=Closable)
 """A connection to the database."""
@@ -28,34 +32,36 @@ C = TypeVar("C", bound=Closable)
 Transaction: TypeAlias = tuple[Conditions, Changes]
 """The arguments of a `transact`."""
 
+Row: TypeAlias = tuple[bytes, bytes, bytes, int]
+"""Partition, key, value and version of a put. A version is 63 random bits, which no other put has."""
 
+
+@attrs.define(eq=False)
 class _Batch:
-    """Writes that share a commit.
+    """Writes that share a commit. More may join until it begins; `answers` and `failure` are final once it has ended.
 
     Attributes:
-        writes: the writes; a write may join until the commit begins.
         answers: for each write the error of its failed condition, or `None`; empty before the commit.
         failure: the exception that ended the thread of the first write.
-        ended: set when `answers` and `failure` are final.
     """
 
-    def __init__(self) -> None:
-        self.writes: list[Transaction] = []
-        self.answers: Sequence[Exception | None] = ()
-        self.failure: BaseException | None = None
-        self.ended = threading.Event()
+    writes: list[Transaction] = attrs.field(factory=list)
+    answers: Sequence[Exception | None] = ()
+    failure: BaseException | None = None
+    ended: threading.Event = attrs.field(factory=threading.Event)
 
 
 class SqlStore(KVStore, Generic[C]):
-    """A `KVStore` in an SQL database.
+    """A `KVStore` in an SQL database, whose predicates are the versions of puts.
 
-    A back-end implements `_get_many`, `_page`, `_connect`, `_commit` and `_named`. If the thread that commits a batch
-    is interrupted, the other threads of the batch get `OutcomeUnknown`.
+    A back-end implements `_get_many`, `_page`, `_connect`, `_commit`, `_versions`, `_write` and `_named`. If the thread
+    that commits a batch is interrupted, the other threads of the batch get `OutcomeUnknown`.
     """
 
     def __init__(self, name: str, limits: KVLimits, *, page_size: int) -> None:
         super().__init__(name, limits, page_size=page_size)
         self._idle: list[C] = []  # each append and pop is one step for all threads
+        self._rng = random.Random()  # with a seed from the system, which no other process has
         self._batch = _Batch()  # that writes join
         self._joining = threading.Lock()
         self._committing = threading.Lock()
@@ -67,14 +73,19 @@ class SqlStore(KVStore, Generic[C]):
         raise NotImplementedError("a store in an SQL database opens connections")
 
     def _commit(self, batch: Sequence[Transaction]) -> Sequence[Exception | None]:
-        """Carry out a batch, in order, in one transaction of the database; called in one thread at a time.
+        """Call `_carry_out` in one transaction of the database, and return its result; one thread at a time.
 
         An exception is the error of every write of the batch.
-
-        Returns:
-            For each write the error of its failed condition, or `None`.
         """
         raise NotImplementedError("a store in an SQL database commits batches")
+
+    def _versions(self, connection: C, cells: Sequence[Address]) -> Sequence[int | None]:
+        """Return the version of each cell, at least one; `None` for an absent key."""
+        raise NotImplementedError("a store in an SQL database reads versions")
+
+    def _write(self, connection: C, puts: Sequence[Row], deletes: Sequence[Address]) -> None:
+        """Put and delete cells, in any order, since each occurs once."""
+        raise NotImplementedError("a store in an SQL database writes rows")
 
     def _named(self, error: BaseException, operation: str, connection: C | None) -> CompactlibError | None:
         """Return the library's error for an exception of the database; `None` for any other exception.
@@ -164,6 +175,20 @@ class SqlStore(KVStore, Generic[C]):
             if self._batch is batch:
                 self._batch = _Batch()
         batch.ended.set()
+
+    def _carry_out(self, connection: C, batch: Sequence[Transaction]) -> list[Exception | None]:
+        """Carry out the writes of a batch, in order; return the error of the failed condition of each, or `None`."""
+        answers: list[Exception | None] = []
+        for conditions, changes in batch:
+            versions = self._versions(connection, [*conditions]) if conditions else ()
+            failed = [cell for (cell, predicate), version in zip(conditions.items(), versions, strict=True)
+                      if not holds(predicate, version)]
+            if not failed:
+                self._write(connection, [(*cell, value, self._rng.getrandbits(63)) for cell, value in changes.items()
+                                         if value is not None],
+                            [cell for cell, value in changes.items() if value is None])
+            answers.append(PredicateFailed(partition=failed[0][0], key=failed[0][1]) if failed else None)
+        return answers
 
 
 def _for_another(error: BaseException | None) -> Exception:

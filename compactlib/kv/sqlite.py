@@ -2,7 +2,7 @@
 """`SqliteStore`: a key-value store in one SQLite file, for many threads and many processes of one machine.
 
 The file is in WAL mode, so readers never wait. A write is durable when the call returns; threads that write at the same
-time share a transaction, and so a sync. Tables and checksums: `docs/formats/kv-sqlite.md`.
+time share a transaction, and so a sync. Table and checksums: `docs/formats/kv-sqlite.md`.
 """
 
 from __future__ import annotations
@@ -22,34 +22,15 @@ from urllib.parse import quote
 from compactlib._arguments import require_one_of, require_seconds
 from compactlib._closing import closed_on_failure
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import (
-    AuditFailed,
-    Busy,
-    Closed,
-    CompactlibError,
-    DiskFull,
-    ReadOnly,
-    StorageError,
-    Unsupported,
-)
+from compactlib.errors import Busy, Closed, CompactlibError, DiskFull, ReadOnly, StorageError, Unsupported
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, LocalFiles, StrPath, local_path, look_at, sync_names
-from compactlib.kv.errors import (
-    ConnectFailed,
-    DamagedStore,
-    NotAStore,
-    OutcomeUnknown,
-    PredicateFailed,
-    SlowDown,
-    StoreFailed,
-)
+from compactlib.kv.errors import ConnectFailed, DamagedStore, NotAStore, OutcomeUnknown, SlowDown, StoreFailed
 from compactlib.kv.scan import KVEntry
-from compactlib.kv.sql import SqlStore, Transaction
-from compactlib.kv.store import Address, Changes, Conditions, KVLimits, holds
+from compactlib.kv.sql import PAGE_BYTES, Row, SqlStore, Transaction
+from compactlib.kv.store import Address, KVLimits
 
-_LIMITS = KVLimits(max_partition_bytes=1 << 16, max_key_bytes=1 << 16, max_value_bytes=1 << 28, max_transact=100_000,
-                   max_get_many=100_000)
-_PAGE_BYTES = 4 << 20
+_LIMITS = KVLimits(max_partition_bytes=1 << 16, max_key_bytes=1 << 16, max_value_bytes=1 << 28, max_transact=100_000)
 _FILE_HEADER_BYTES = 100
 _WAL_WAIT_SECONDS = 0.01
 _WAL_BYTES = 16 << 20
@@ -64,22 +45,19 @@ _APPLICATION_ID = 0x434C4B56
 """`CLKV` in the file's header: a key-value store of this library."""
 _FORMAT_VERSION = 1
 _CREATE = (
-    """CREATE TABLE cells (
+    """CREATE TABLE IF NOT EXISTS cells (
         partition BLOB NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL,
         version INTEGER NOT NULL, checksum INTEGER NOT NULL,
         PRIMARY KEY (partition, key)
     ) WITHOUT ROWID""",
-    "CREATE TABLE counter (version INTEGER NOT NULL)",
-    "INSERT INTO counter (version) VALUES (0)",
     f"PRAGMA application_id = {_APPLICATION_ID}",
     f"PRAGMA user_version = {_FORMAT_VERSION}",
 )
 _ALL = "SELECT partition, key, value, version, checksum FROM cells"
 _GET = f"{_ALL} WHERE partition = ? AND key = ?"
 _SCAN = f"{_ALL} WHERE partition = ? AND key >= ? ORDER BY key LIMIT ?"
-_SCAN_KEYS = "SELECT key, version FROM cells WHERE partition = ? AND key >= ? ORDER BY key LIMIT ?"
 _NEXT_PARTITION = "SELECT min(partition) FROM cells WHERE partition > ?"
-_STATE = "SELECT version FROM cells WHERE partition = ? AND key = ?"
+_VERSION = "SELECT version FROM cells WHERE partition = ? AND key = ?"
 _PUT = "INSERT OR REPLACE INTO cells (partition, key, value, version, checksum) VALUES (?, ?, ?, ?, ?)"
 _DELETE = "DELETE FROM cells WHERE partition = ? AND key = ?"
 
@@ -94,10 +72,9 @@ _opened: Final[weakref.WeakValueDictionary[int, SqliteStore]] = weakref.WeakValu
 class SqliteStore(SqlStore[sqlite3.Connection]):
     """A `KVStore` in an SQLite file. Threads may share one; other processes open their own.
 
-    A predicate is the number of a write, so it never holds again after another write of the key. Every row has a
-    checksum, so a damaged value raises `DamagedStore` and is never returned. A scan may miss a row if its place in the
-    file's tree is damaged; `audit` finds that. After the file was removed or replaced, each call raises `StoreFailed`,
-    since its writes would be lost.
+    A predicate never holds again after another write of the key. Every row has a checksum, so a damaged value raises
+    `DamagedStore` and is never returned. A scan may miss a row if its place in the file's tree is damaged; `audit`
+    finds that. After the file was removed or replaced, each call raises `StoreFailed`, since its writes would be lost.
 
     SQLite keeps the locks of a process in memory, where a forked child takes them for its own: a file that was open at
     a fork cannot be opened in the child. Spawn the process, or close the store before the fork. Do not open the file
@@ -169,7 +146,10 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
     def place(self) -> str:
         self._require_open()
         self._require_in_place("place")
-        return _place_of(self._path)
+        # Both stay when the file is written, renamed, or mounted elsewhere, which changes the device. An inode may be
+        # reused, and is often the same on new volumes.
+        inode, born = os.stat(self._path).st_ino, _time_of_birth(self._path)
+        return f"SQLite file of inode {inode}" + (f", made at {born} s of the epoch" if born else "")
 
     def _close(self) -> None:
         # The last process that closes the file moves the `-wal` into it.
@@ -177,23 +157,17 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
         self._drop_idle()
 
     def audit(self) -> None:
-        """Check SQLite's own integrity, every row's checksum, and the write counter."""
+        """Check SQLite's own integrity, and every row's checksum."""
         with self._reading("audit") as connection:
-            connection.execute("BEGIN")
             findings = [text for text, in connection.execute("PRAGMA integrity_check").fetchall()]
             if findings != ["ok"]:
                 raise DamagedStore(path=self._path, detail="; ".join(findings)[:1000])
-            counter = self._counter(connection)
             # An open cursor, kept by the traceback of an error, would keep the read transaction open.
             with contextlib.closing(connection.execute(_ALL)) as rows:
                 for row in rows:
-                    entry = self._sound(row)
-                    if row[3] > counter:
-                        raise AuditFailed(f"key {entry.key!r} has version {row[3]}, the counter stands at {counter}")
-            connection.execute("COMMIT")
-
-    def __repr__(self) -> str:
-        return f"SqliteStore({self._path!r}, synchronous={self._synchronous!r})"
+                    damage = self._entry(row).damage
+                    if damage is not None:
+                        raise damage
 
     # -- reading
 
@@ -223,51 +197,33 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
             rows = [connection.execute(_GET, cell).fetchone() for cell in cells]
             if len(cells) > 1:
                 connection.execute("COMMIT")
-        return [None if row is None else self._sound(row) for row in rows]
+        return [None if row is None else self._entry(row) for row in rows]
 
     def _page(self, partition: bytes, start: bytes, limit: int) -> tuple[list[KVEntry], bool]:
         page: list[KVEntry] = []
         size = 0
         with self._reading("scan") as connection, \
                 contextlib.closing(connection.execute(_SCAN, (partition, start, limit))) as rows:
-            try:
-                for row in rows:
-                    page.append(self._sound(row))
-                    size += len(page[-1].key) + len(page[-1].value)
-                    if size >= _PAGE_BYTES:
-                        return page, False
-            except DamagedStore:
-                if not page:
-                    raise
-                return page, False  # the next page raises
+            for row in rows:
+                page.append(self._entry(row))
+                size += len(page[-1].key) + len(page[-1].value)
+                if size >= PAGE_BYTES:
+                    return page, False
         return page, len(page) < limit
 
-    def _page_of_keys(self, partition: bytes, start: bytes, limit: int) -> tuple[list[KVEntry], bool]:
-        with self._reading("scan") as connection:
-            rows = connection.execute(_SCAN_KEYS, (partition, start, limit)).fetchall()
-        for key, version in rows:
-            if not isinstance(key, bytes) or not isinstance(version, int):
-                raise DamagedStore(path=self._path, detail=f"partition {partition!r} has a row of key {key!r} and "
-                                                           f"version {version!r}")
-        return [KVEntry(key, b"", version) for key, version in rows], len(rows) < limit
-
-    def _sound(self, row: tuple[Any, ...]) -> KVEntry:
-        """Return the entry of a row; raises `DamagedStore` if its checksum does not match."""
+    def _entry(self, row: tuple[Any, ...]) -> KVEntry:
+        """Return the entry of a row, with its damage if its checksum does not match."""
         partition, key, value, version, checksum = row
         # Damage to a row's header may change the types of its columns.
         if isinstance(partition, bytes) and isinstance(key, bytes) and isinstance(value, bytes) \
                 and isinstance(version, int) and version >= 0 \
                 and _checksum_of(partition, key, value, version) == checksum:
             return KVEntry(key, value, version)
-        raise DamagedStore(path=self._path, detail=f"the row of key {key!r} in partition {partition!r} does not match "
-                                                   f"its checksum {checksum!r}")
-
-    def _counter(self, connection: sqlite3.Connection) -> int:
-        """Return the number of the last write."""
-        rows = connection.execute("SELECT version FROM counter").fetchall()
-        if len(rows) != 1 or not isinstance(rows[0][0], int) or rows[0][0] < 0:
-            raise DamagedStore(path=self._path, detail=f"the table of the write counter holds {rows[:3]!r}")
-        return rows[0][0]
+        damage = DamagedStore(path=self._path, detail=f"the row of key {key!r} in partition {partition!r} does not "
+                                                      f"match its checksum {checksum!r}")
+        if not isinstance(key, bytes):
+            raise damage
+        return KVEntry(key, b"", version, damage)
 
     # -- writing
 
@@ -277,14 +233,7 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
         with self._lent("write") as connection:
             connection.execute("BEGIN IMMEDIATE")
             self._require_in_place("write")
-            version = self._counter(connection)
-            answers: list[Exception | None] = []
-            for conditions, changes in batch:
-                failed = _failed_condition(connection, conditions)
-                if failed is None:
-                    version = _carry_out(connection, changes, version)
-                answers.append(failed)
-            connection.execute("UPDATE counter SET version = ?", (version,))
+            answers = self._carry_out(connection, batch)
             try:
                 connection.execute("COMMIT")
             except sqlite3.Error as error:
@@ -294,6 +243,14 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
                 raise OutcomeUnknown(operation="commit", path=self._path, detail=str(error)) from error
             self._fold(connection)
         return answers
+
+    def _versions(self, connection: sqlite3.Connection, cells: Sequence[Address]) -> list[int | None]:
+        rows = [connection.execute(_VERSION, cell).fetchone() for cell in cells]
+        return [None if row is None else row[0] for row in rows]
+
+    def _write(self, connection: sqlite3.Connection, puts: Sequence[Row], deletes: Sequence[Address]) -> None:
+        connection.executemany(_DELETE, deletes)
+        connection.executemany(_PUT, [(*row, _checksum_of(*row)) for row in puts])
 
     def _fold(self, connection: sqlite3.Connection) -> None:
         """Truncate a large `-wal`, after a short wait for readers.
@@ -327,6 +284,9 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
         match _primary_code(error):
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED | sqlite3.SQLITE_PROTOCOL:
                 return SlowDown(operation=operation, detail=f"{path} is locked by another writer ({error})")
+            case sqlite3.SQLITE_NOTADB if operation in ("connect", "open") and not _begins_as_sqlite(path):
+                return NotAStore(f"{path} is not an SQLite database; name another file, or restore it if it once was a "
+                                 f"store")
             case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
                 return DamagedStore(path=path, detail=str(error))
             case sqlite3.SQLITE_FULL:
@@ -336,7 +296,7 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
             case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
                 return ReadOnly(operation=operation, path=path, errno=errno.EROFS)
             case sqlite3.SQLITE_CANTOPEN:
-                return ConnectFailed(operation=operation, path=path, detail=str(error), errno=errno.ENOENT)
+                return ConnectFailed(operation=operation, path=path, detail=str(error))
         return StoreFailed(operation=operation, path=path, detail=str(error))
 
     # -- opening
@@ -347,36 +307,25 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
         connection = sqlite3.connect(uri, uri=True, timeout=self._busy_seconds, isolation_level=None,
                                      check_same_thread=False)
         with closed_on_failure(connection):
-            # The damaged header of a row may make any bytes a text; `_sound` names the row.
+            # The damaged header of a row may make any bytes a text; `_entry` names the row.
             connection.text_factory = partial(str, encoding="utf-8", errors="replace")
             connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         return connection
 
     def _set_up(self, *, create: bool) -> None:
-        try:
-            with self._lent("open") as connection:
-                # In one read transaction, since another process may be setting the file up.
-                connection.execute("BEGIN")
-                ready = _is_ready(connection, self._path)
-                connection.execute("COMMIT")
-                if not ready and not create:
-                    raise NotAStore(f"{self._path} is an SQLite database without a key-value store; check the path")
-                if not self._read_only:
-                    self._switch_to_wal(connection)
-                if ready:
-                    return
+        with self._lent("open") as connection:
+            # In one read transaction, since another process may be setting the file up.
+            connection.execute("BEGIN")
+            ready = _is_ready(connection, self._path, create=create)
+            connection.execute("COMMIT")
+            if not self._read_only:
+                self._switch_to_wal(connection)
+                _sync_wal(connection)
+            if not ready:
                 connection.execute("BEGIN IMMEDIATE")
-                # Another process may have been faster.
-                if not _is_ready(connection, self._path):
-                    for statement in _CREATE:
-                        connection.execute(statement)
+                for statement in _CREATE:
+                    connection.execute(statement)
                 connection.execute("COMMIT")
-        except DamagedStore as error:
-            with open(self._path, "rb") as file:
-                if file.read(16) == b"SQLite format 3\0":
-                    raise
-            raise NotAStore(f"{self._path} is not an SQLite database; name another file, or restore it if it once was "
-                            f"a store") from error
 
     def _switch_to_wal(self, connection: sqlite3.Connection) -> None:
         waited = 0.0
@@ -395,7 +344,7 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
                               f"it on a disk of this machine")
 
 
-# ------------------------------------------------------------------------------------------------------- the tables
+# ------------------------------------------------------------------------------------------------------- the table
 
 
 _CHECKSUM_HEAD = struct.Struct("<QQQ")
@@ -407,8 +356,8 @@ def _checksum_of(partition: bytes, key: bytes, value: bytes, version: int) -> in
     return crc32(value, crc32(key, crc32(partition, head)))
 
 
-def _is_ready(connection: sqlite3.Connection, path: str) -> bool:
-    """Return whether the database is a store; `False` if it is empty. Call it within a transaction."""
+def _is_ready(connection: sqlite3.Connection, path: str, *, create: bool) -> bool:
+    """Return whether the database is a store; `False` if it is empty and may become one."""
     application, = connection.execute("PRAGMA application_id").fetchone()
     version, = connection.execute("PRAGMA user_version").fetchone()
     if application == _APPLICATION_ID:
@@ -417,30 +366,20 @@ def _is_ready(connection: sqlite3.Connection, path: str) -> bool:
                               f"{_FORMAT_VERSION}; open it with the release that wrote it, or a later release")
         return True
     tables, = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if application or version or tables:
-        raise NotAStore(f"{path} is an SQLite database with {tables} tables and indexes and application id "
-                        f"{application:#x}, not a key-value store ({_APPLICATION_ID:#x}); name another file")
+    if application or version or tables or not create:
+        raise NotAStore(f"{path} is an SQLite database without a key-value store: it has {tables} tables and indexes "
+                        f"and application id {application:#x}, not {_APPLICATION_ID:#x}; name another file")
     return False
 
 
-def _failed_condition(connection: sqlite3.Connection, conditions: Conditions) -> PredicateFailed | None:
-    for cell, predicate in conditions.items():
-        row = connection.execute(_STATE, cell).fetchone()
-        if not holds(predicate, None if row is None else row[0]):
-            return PredicateFailed(partition=cell[0], key=cell[1])
-    return None
-
-
-def _carry_out(connection: sqlite3.Connection, changes: Changes, version: int) -> int:
-    """Make the changes, in any order since each key occurs once; return the number of the last write."""
-    rows = []
-    for (partition, key), value in changes.items():
-        if value is not None:
-            version += 1
-            rows.append((partition, key, value, version, _checksum_of(partition, key, value, version)))
-    connection.executemany(_DELETE, [cell for cell, value in changes.items() if value is None])
-    connection.executemany(_PUT, rows)
-    return version
+def _sync_wal(connection: sqlite3.Connection) -> None:
+    """Make the commits in the `-wal` durable: those of a killed process may not be, and this store relies on them."""
+    try:
+        # It syncs the `-wal` first, so that a full disk prevents only the rest.
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_FSYNC:
+            raise
 
 
 # --------------------------------------------------------------------------------------------------------- the file
@@ -476,16 +415,15 @@ def _version_of(path: str) -> tuple[int, int] | None:
     return found and (found.st_size, found.st_mtime_ns)
 
 
-def _place_of(path: str) -> str:
-    """Return inode and time of creation, which stay when a file is written, renamed, or mounted elsewhere.
-
-    An inode alone may be reused, and is often the same on new volumes. The device changes with each mount.
-    """
-    born = str(getattr(os.stat(path), "st_birthtime", "")) if sys.platform != "linux" else _born_on_linux(path)
-    return f"SQLite file of inode {os.stat(path).st_ino}" + (f", made at {born} s of the epoch" if born else "")
+def _begins_as_sqlite(path: str) -> bool:
+    with open(path, "rb") as file:
+        return file.read(16) == b"SQLite format 3\0"
 
 
-def _born_on_linux(path: str) -> str:
+def _time_of_birth(path: str) -> str:
+    """Return the time of a file's creation; `""` if the system does not keep it."""
+    if sys.platform != "linux":
+        return str(getattr(os.stat(path), "st_birthtime", ""))
     # Python has no statx before 3.15.
     import ctypes
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
@@ -20,7 +21,7 @@ import attrs
 
 from compactlib._arguments import is_whole, own_bytes, require_whole
 from compactlib._forks import Handle
-from compactlib.errors import CorruptData, InvalidInput
+from compactlib.errors import InvalidInput
 from compactlib.kv.errors import KeyNotFound, TooLarge
 from compactlib.kv.scan import Entries, KVEntry
 
@@ -59,12 +60,7 @@ class KVLimits:
     """The limits of a store; each at least 1.
 
     Attributes:
-        max_partition_bytes: the longest partition.
-        max_key_bytes: the longest key.
-        max_value_bytes: the longest value.
-        max_transact: conditions and changes of one `transact` together. One change on one condition of the same key has
-            no such limit.
-        max_get_many: cells of one request of `get_many`.
+        max_transact: keys of one `transact`, in conditions, changes, or both; also of one request of `get_many`.
         max_transact_bytes: the bytes of one `transact`: its values, and for each condition and change its name and 64
             bytes; enough for any single write. `None`: no limit.
     """
@@ -73,7 +69,6 @@ class KVLimits:
     max_key_bytes: int = attrs.field(validator=is_whole(1))
     max_value_bytes: int = attrs.field(validator=is_whole(1))
     max_transact: int = attrs.field(validator=is_whole(1))
-    max_get_many: int = attrs.field(validator=is_whole(1))
     max_transact_bytes: int | None = attrs.field(default=None, validator=is_whole(1, or_none=True))
 
 
@@ -85,8 +80,8 @@ def part_bytes(address: Address, value: bytes | None = None) -> int:
 class KVStore(Handle):
     """A key-value store with ordered scans and compare-and-set. Threads may share it. Closing it ends open scans.
 
-    A back-end implements `_get_many`, `_page`, `_transact` and `_close`, and may override `_page_of_keys` and `place`.
-    They get checked arguments, and are not called after `close` or in a forked child, where every call raises `Closed`.
+    A back-end implements `_get_many`, `_page`, `_transact` and `_close`, and may override `place`. They get checked
+    arguments, and are not called after `close` or in a forked child, where every call raises `Closed`.
 
     An empty partition or key is `InvalidInput`; an empty value is valid. Every method may raise `Closed`, `TooLarge`,
     `SlowDown`, `StoreFailed` and `ConnectFailed`, and methods that write also `OutcomeUnknown`. A back-end converts all
@@ -99,14 +94,17 @@ class KVStore(Handle):
     """
 
     def __init__(self, name: str, limits: KVLimits, *, page_size: int = 1000) -> None:
-        self._limits = limits
+        self.limits = limits
         self._page_size: int = min(require_whole("page_size", page_size, 1), _MOST_ENTRIES)
         super().__init__(name)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self._handle_name}>"
 
     # ---- for a back-end to implement
 
     def _get_many(self, cells: Sequence[Address]) -> Sequence[KVEntry | None]:
-        """Read cells; at least one, none twice, at most `limits.max_get_many`.
+        """Read cells; at least one, none twice, at most `limits.max_transact`.
 
         Returns:
             The entry of each cell, in the order of the argument; `None` for an absent key.
@@ -125,10 +123,6 @@ class KVStore(Handle):
             The entries, and whether they are the last of the partition.
         """
         raise NotImplementedError("a key-value store reads pages of a partition")
-
-    def _page_of_keys(self, partition: bytes, start: bytes, limit: int) -> tuple[Sequence[KVEntry], bool]:
-        """Read one page as `_page`, whose values may be `b""`. Override it if a damaged value ends a `_page`."""
-        return self._page(partition, start, limit)
 
     def _transact(self, conditions: Conditions, changes: Changes) -> None:
         """Carry out all changes in one step if all conditions hold, or none. There is at least one change or condition.
@@ -150,22 +144,20 @@ class KVStore(Handle):
 
     # ---- one key
 
-    @property
-    def limits(self) -> KVLimits:
-        """The limits of this store."""
-        return self._limits
-
     def get(self, partition: bytes, key: bytes) -> KVEntry:
         """Return the entry of a key.
 
         Raises:
             KeyNotFound: the partition has no such key, or there is no such partition.
+            CorruptData: the value is damaged.
         """
         cell = self._cell((partition, key))
         self._require_open()
         found, = self._get_many((cell,))
         if found is None:
             raise KeyNotFound(partition=partition, key=key)
+        if found.damage is not None:
+            raise found.damage
         return found
 
     def set(self, partition: bytes, key: bytes, value: bytes) -> None:
@@ -173,13 +165,7 @@ class KVStore(Handle):
         self.transact(NOTHING, {(partition, key): value})
 
     def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate | None) -> None:
-        """Write a value if the key is in the expected state, in one step.
-
-        Args:
-            partition: the key's partition.
-            key: the key.
-            value: the new value.
-            predicate: `None`: the key must not exist. `EXISTS`: it must. Otherwise a predicate of a `get` or a scan.
+        """Write a value if the key is in the expected state, in one step; see `Conditions`.
 
         Raises:
             PredicateFailed: the key is in another state; nothing was written. An absent key fails all predicates but
@@ -202,17 +188,23 @@ class KVStore(Handle):
     # ---- many keys
 
     def get_many(self, cells: Iterable[Address]) -> dict[Address, KVEntry]:
-        """Return the entries of the cells that exist. One request for each `limits.max_get_many` cells.
+        """Return the entries of the cells that exist. One request for each `limits.max_transact` cells.
 
         Each cell is read at some moment of the call; different cells at different moments.
+
+        Raises:
+            CorruptData: a value is damaged.
         """
         wanted = [*dict.fromkeys(self._cell(cell) for cell in cells)]
         self._require_open()
         found: dict[Address, KVEntry] = {}
-        for at in range(0, len(wanted), self._limits.max_get_many):
-            part = wanted[at:at + self._limits.max_get_many]
+        for at in range(0, len(wanted), self.limits.max_transact):
+            part = wanted[at:at + self.limits.max_transact]
             entries = zip(part, self._get_many(part), strict=True)
             found |= {cell: entry for cell, entry in entries if entry is not None}
+        for entry in found.values():
+            if entry.damage is not None:
+                raise entry.damage
         return found
 
     def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"",
@@ -225,26 +217,19 @@ class KVStore(Handle):
             prefix: return only keys with this prefix.
             page_size: a hint for the size of the first page in entries; later pages double up to the store's own page
                 size, which is the default.
-            keys_only: values are not needed: they may be `b""`, and a damaged value is no error.
+            keys_only: values are not needed, so a damaged value is no error; see `KVEntry.damage`.
 
         Raises:
             InvalidInput: the partition is empty, or `page_size` is less than 1.
         """
-        name = _checked_name("partition", partition, self._limits.max_partition_bytes)
+        name = _checked_name("partition", partition, self.limits.max_partition_bytes)
         self._require_open()
-        page = self._page_of_keys if keys_only else self._page
+        return Entries(partial(self._load, name), start, prefix=prefix, page_size=page_size,
+                       largest_page=self._page_size, keys_only=keys_only)
 
-        def load(position: bytes, limit: int) -> tuple[Sequence[KVEntry], bool]:
-            self._require_open()
-            try:
-                return page(name, position, limit)
-            except CorruptData:
-                following, _ = self._page_of_keys(name, position, 1)
-                if not following or following[0].key.startswith(prefix):
-                    raise
-                return following, True  # the damage is behind the prefix
-
-        return Entries(load, start, prefix=prefix, page_size=page_size, largest_page=self._page_size)
+    def _load(self, partition: bytes, start: bytes, limit: int) -> tuple[Sequence[KVEntry], bool]:
+        self._require_open()
+        return self._page(partition, start, limit)
 
     def transact(self, conditions: Conditions = NOTHING, changes: Changes = NOTHING) -> None:
         """Carry out all changes, in any partitions, in one step if all conditions hold; or none.
@@ -253,14 +238,14 @@ class KVStore(Handle):
 
         Raises:
             PredicateFailed: a condition does not hold; nothing was written.
-            TooLarge: there are more than `limits.max_transact`, or more bytes than the store accepts in one step.
+            TooLarge: there are more keys or bytes than the store accepts in one step.
         """
         held = {self._cell(cell): predicate for cell, predicate in conditions.items()}
         changed = self.checked(changes)
-        count, most = len(held) + len(changed), self._limits.max_transact
-        if count > most and not (len(changed) == 1 and held.keys() == changed.keys()):
-            raise TooLarge(f"a request of {count} conditions and changes", limit=most)
-        most_bytes = self._limits.max_transact_bytes
+        count, most = len(held.keys() | changed.keys()), self.limits.max_transact
+        if count > most:
+            raise TooLarge(f"a transaction of {count} keys", limit=most)
+        most_bytes = self.limits.max_transact_bytes
         if most_bytes is not None:
             size = sum(map(part_bytes, held)) + sum(part_bytes(*change) for change in changed.items())
             if size > most_bytes:
@@ -278,13 +263,13 @@ class KVStore(Handle):
         Raises:
             InvalidInput, TooLarge: a name is empty, or a name or a value is too long.
         """
-        return {self._cell(cell): None if value is None else _within("value", value, self._limits.max_value_bytes)
+        return {self._cell(cell): None if value is None else _within("value", value, self.limits.max_value_bytes)
                 for cell, value in changes.items()}
 
     def _cell(self, cell: Address) -> Address:
         partition, key = cell
-        return (_checked_name("partition", partition, self._limits.max_partition_bytes),
-                _checked_name("key", key, self._limits.max_key_bytes))
+        return (_checked_name("partition", partition, self.limits.max_partition_bytes),
+                _checked_name("key", key, self.limits.max_key_bytes))
 
 
 def _checked_name(what: str, name: bytes, limit: int) -> bytes:

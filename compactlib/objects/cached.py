@@ -120,6 +120,3 @@ class CachedObjects(ObjectStore):
 
     def _close(self) -> None:
         self._store.close()
-
-    def __repr__(self) -> str:
-        return f"CachedObjects({self._store!r}, max_bytes={self._max_bytes})"

@@ -11,11 +11,7 @@ class BadKey(InvalidInput):
 
 
 class ObjectNotFound(NotFound):
-    """There is no object of this key: it was never created, or was deleted.
-
-    Attributes:
-        key: the object's key.
-    """
+    """There is no object of the key `key`: it was never created, or was deleted."""
 
     def __init__(self, *, key: str) -> None:
         super().__init__(f"there is no object {key!r}")
@@ -23,11 +19,7 @@ class ObjectNotFound(NotFound):
 
 
 class ObjectExists(Conflict):
-    """An object of this key exists, and objects never change. Read it, or choose another key.
-
-    Attributes:
-        key: the object's key.
-    """
+    """An object of the key `key` exists, and objects never change. Read it, or choose another key."""
 
     def __init__(self, *, key: str) -> None:
         super().__init__(f"the object {key!r} exists; objects are never overwritten: read it, or choose another key")
@@ -45,10 +37,7 @@ class ConditionsIgnored(Unsupported):
 class ObjectStoreFailed(CompactlibError):
     """The store cannot be reached, or refused; a change may have been made. Call again.
 
-    Attributes:
-        operation: the failed operation.
-        key: the object's key, or a prefix.
-        detail: from the client library.
+    `operation` failed for `key`, a key or a prefix; `detail` is from the client library.
     """
 
     def __init__(self, *, operation: str, key: str, detail: str) -> None:

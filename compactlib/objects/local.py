@@ -22,6 +22,7 @@ from compactlib.files.disk import (
     read_exactly,
     sync_names,
 )
+from compactlib.lru import Lru
 from compactlib.objects.errors import BadKey, ObjectExists, ObjectNotFound
 from compactlib.objects.store import ObjectInfo, ObjectStore
 
@@ -61,24 +62,19 @@ class LocalObjects(ObjectStore):
     """
 
     def __init__(self, folder: StrPath, *, files: Files | None = None, create: bool = True) -> None:
-        self._folder = local_path(folder)
-        self._incoming = os.path.join(self._folder, _INCOMING)
+        self.folder = local_path(folder)
+        self._incoming = os.path.join(self.folder, _INCOMING)
         self._files: Files = LocalFiles() if files is None else files
-        super().__init__(repr(self))
-        self._settled: set[str] = set()  # folders that exist durably, with all names in them
-        if not create and not is_local_objects(self._folder):
-            raise NotFound(f"{self._folder} holds no objects: there is no folder {_INCOMING!r} in it; check the path, "
+        super().__init__(f"the objects in {self.folder}")
+        self._settled: Lru[str, bool] = Lru(_MAX_REMEMBERED)  # folders that exist durably, with all names in them
+        if not create and not is_local_objects(self.folder):
+            raise NotFound(f"{self.folder} holds no objects: there is no folder {_INCOMING!r} in it; check the path, "
                            f"or open it with create=True to make a store there")
-        make_missing_folder(self._files, self._folder)
+        make_missing_folder(self._files, self.folder)
         with contextlib.suppress(ReadOnly):
             # The creator of an existing folder may have been killed before the sync of its name.
-            sync_names(self._files, self._folder)
+            sync_names(self._files, self.folder)
         make_missing_folder(self._files, self._incoming)
-
-    @property
-    def folder(self) -> str:
-        """The folder of the objects."""
-        return self._folder
 
     def _create(self, key: str, data: bytes | memoryview) -> None:
         path = self._path(key)
@@ -92,7 +88,7 @@ class LocalObjects(ObjectStore):
                 out.sync()
             finally:
                 out.close()
-            self._settle(os.path.dirname(path), key)
+            self._settle(os.path.dirname(path))
             self._files.link(private, path)
         except StorageError as error:
             if error.errno != errno.EEXIST:
@@ -108,49 +104,43 @@ class LocalObjects(ObjectStore):
         """Return the error for an existing name, after a sync of it."""
         if os.path.isdir(path):
             return BadKey(f"{key!r} is the beginning of other keys here; a folder cannot hold both")
-        self._settle(os.path.dirname(path), key)
+        self._settle(os.path.dirname(path))
         self._sync(os.path.dirname(path))
         return ObjectExists(key=key)
 
     # --- folders
 
-    def _settle(self, folder: str, key: str) -> None:
+    def _settle(self, folder: str) -> None:
         """Create a folder if it is missing; sync its name and all names in it once, before a call depends on them.
 
         The names may be of killed processes. A running process syncs its names before `create` returns.
         """
-        is_there = os.path.isdir(folder)
-        if is_there and folder in self._settled:
+        if self._settled.get(folder):
             return
-        if folder != self._folder:
+        if folder != self.folder:
             above = os.path.dirname(folder)
-            self._settle(above, key)
-            if not is_there:
-                try:
-                    make_missing_folder(self._files, folder)
-                except StorageError as error:
-                    if error.errno != errno.EEXIST:
-                        raise
-                    raise BadKey(f"the key {key!r} continues the key of an object here; a folder cannot hold "
-                                 f"both") from error
+            self._settle(above)
+            try:
+                make_missing_folder(self._files, folder)
+            except StorageError as error:
+                if error.errno != errno.EEXIST:
+                    raise
+                raise BadKey(f"a key in {folder} continues the key of an object; a folder cannot hold both") from error
             self._files.sync_folder(above)
         self._sync(folder)
-        if len(self._settled) >= _MAX_REMEMBERED:
-            self._settled.clear()
-        self._settled.add(folder)
+        self._settled.put(folder, True)
 
     def _settle_for_reading(self, folder: str) -> None:
-        if folder not in self._settled:
-            # A folder without the right to sync it has no names of this process.
-            with contextlib.suppress(ReadOnly):
-                self._settle(folder, "")
+        # A folder without the right to sync it has no names of this process.
+        with contextlib.suppress(ReadOnly):
+            self._settle(folder)
 
     def _sync(self, folder: str) -> None:
         try:
             self._files.sync_folder(folder)
         except BaseException:
             # The names in it are readable, and not durable.
-            self._settled.discard(folder)
+            self._settled.drop(folder)
             raise
 
     # --- reading
@@ -180,7 +170,7 @@ class LocalObjects(ObjectStore):
         return ObjectInfo(key, status.st_size, status.st_mtime)
 
     def _list(self, prefix: str, above: str = "") -> Iterator[ObjectInfo]:
-        folder = os.path.join(self._folder, above)
+        folder = os.path.join(self.folder, above)
         try:
             entries = list(os.scandir(folder))
         except (FileNotFoundError, NotADirectoryError):
@@ -241,11 +231,8 @@ class LocalObjects(ObjectStore):
         return removed
 
     def _path(self, key: str) -> str:
-        return os.path.join(self._folder, key)
+        return os.path.join(self.folder, key)
 
     def available_bytes(self) -> int | None:
         self._require_open()
-        return self._files.available_bytes(self._folder)
-
-    def __repr__(self) -> str:
-        return f"LocalObjects({self._folder!r})"
+        return self._files.available_bytes(self.folder)

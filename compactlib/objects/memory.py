@@ -57,6 +57,3 @@ class MemoryObjects(ObjectStore):
 
     def _close(self) -> None:
         self._objects.clear()
-
-    def __repr__(self) -> str:
-        return f"<MemoryObjects: {len(self._objects):,} objects>"

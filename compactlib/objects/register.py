@@ -37,14 +37,7 @@ SeenT = TypeVar("SeenT")
 
 @attrs.frozen
 class Version:
-    """A version of a register.
-
-    Attributes:
-        number: the number of the version, from 1 on.
-        id: unique to the write.
-        follows: the id of the version before.
-        value: the bytes.
-    """
+    """A version of a register: its number, from 1 on, the id of its write, the id of the version before, its bytes."""
 
     number: int
     id: bytes

@@ -32,9 +32,8 @@ class RemoteObjects(ObjectStore):
     shows it; if the client library repeats it, the result may also be `ObjectExists`. A delete of a thousand keys is
     one request to S3, and one for each key to other stores.
 
-    Opening tests whether the store has conditional writes: some servers with S3's protocol ignore the condition and
-    overwrite. The test creates an object twice under a new name, and deletes it if the credentials may delete.
-    Credentials for reads alone open the store without it.
+    Opening tests whether the store has conditional writes, with an object that it deletes if the credentials may
+    delete. Credentials for reads alone open the store without it.
 
     Args:
         store: a store of obstore, configured with bucket, credentials, retries and time-outs.
@@ -54,7 +53,7 @@ class RemoteObjects(ObjectStore):
         self._client = obstore
         self._exceptions = exceptions
         self._store = store
-        super().__init__(repr(self))
+        super().__init__(f"the objects in {store!r}")
         key = f"{_PROBE}/{uuid.uuid4().hex}"
         try:
             # The name is new, so the object is of this test, if the client library repeated a request.
@@ -164,9 +163,6 @@ class RemoteObjects(ObjectStore):
             raise AccessDenied(operation=operation, key=key, detail=_first_line(error)) from error
         except (exceptions.BaseError, OSError) as error:
             raise ObjectStoreFailed(operation=operation, key=key, detail=_first_line(error)) from error
-
-    def __repr__(self) -> str:
-        return f"RemoteObjects({self._store!r})"
 
 
 def _first_line(error: BaseException) -> str:

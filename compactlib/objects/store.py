@@ -30,11 +30,7 @@ _SEGMENT = re.compile(r"[A-Za-z0-9_=+@,-][A-Za-z0-9._=+@,-]*")
 
 @attrs.frozen
 class Digest:
-    """BLAKE2b of 160 bits over an object's bytes: short enough for a key, long enough to be free of collisions.
-
-    Attributes:
-        value: the 20 bytes.
-    """
+    """BLAKE2b of 160 bits over an object's bytes: short enough for a key, long enough to be free of collisions."""
 
     value: bytes = attrs.field()
 
@@ -67,13 +63,7 @@ class Digest:
 
 @attrs.frozen
 class ObjectInfo:
-    """An object of a listing.
-
-    Attributes:
-        key: its key.
-        size_bytes: its length.
-        modified_at: the time of its creation, in seconds since the epoch by the store's clock.
-    """
+    """An object of a listing; `modified_at` is its creation, in seconds since the epoch by the store's clock."""
 
     key: str
     size_bytes: int
@@ -82,13 +72,7 @@ class ObjectInfo:
 
 @attrs.frozen
 class ObjectRef:
-    """The key, the size and the digest of an object, for `read_checked`.
-
-    Attributes:
-        key: its key.
-        size_bytes: its length.
-        digest: the digest of all its bytes.
-    """
+    """The key of an object, and the size and the digest of all its bytes, for `read_checked`."""
 
     key: str
     size_bytes: int
@@ -100,11 +84,8 @@ class ObjectStore(Handle):
 
     A back-end implements `_create`, `_read`, `_info`, `_list` and `_delete`, and may override `available_bytes` and
     `_close`. They get checked arguments, and are not called after `close` or in a forked child, where every call raises
-    `Closed`.
-
-    `check_key` defines valid keys. A key that is another key's prefix up to a slash (`a` and `a/b`) may be refused with
-    `BadKey`, since a folder on a disk cannot have both. Every method raises `ObjectStoreFailed` if the store cannot be
-    reached.
+    `Closed`. A key that is another key's prefix up to a slash (`a` and `a/b`) may be refused with `BadKey`. Every
+    method raises `ObjectStoreFailed` if the store cannot be reached.
 
     A readable object is durable, unless its `create` has not returned: a caller that depends on an object of another
     writer calls `create` too, and continues when that has returned or raised `ObjectExists`.
@@ -112,6 +93,9 @@ class ObjectStore(Handle):
     Args:
         name: the store's name, for errors: `"the objects in /data"`.
     """
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self._handle_name}>"
 
     # ---- for a back-end to implement
 

@@ -226,13 +226,8 @@ class StoreInFront(KVStore):
         found = self._request(kind, *cells[0], lambda: self._store.get_many(cells))
         return [found.get(cell) for cell in cells]
 
-    def _page(self, partition: bytes, start: bytes, limit: int, *,
-              keys_only: bool = False) -> tuple[Sequence[KVEntry], bool]:
-        return self._request("scan", partition, start,
-                             lambda: self._store.scan(partition, keys_only=keys_only).load(start, limit))
-
-    def _page_of_keys(self, partition: bytes, start: bytes, limit: int) -> tuple[Sequence[KVEntry], bool]:
-        return self._page(partition, start, limit, keys_only=True)
+    def _page(self, partition: bytes, start: bytes, limit: int) -> tuple[Sequence[KVEntry], bool]:
+        return self._request("scan", partition, start, lambda: self._store.scan(partition).load(start, limit))
 
     def _transact(self, conditions: Conditions, changes: Changes) -> None:
         first, *others = {**conditions, **changes}
@@ -258,6 +253,7 @@ class ObjectsInFront(ObjectStore):
     """
 
     def __init__(self, store: ObjectStore, step: Step) -> None:
+        super().__init__("the objects in front")
         self._store = store
         self._step = step
 

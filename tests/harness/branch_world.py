@@ -51,8 +51,7 @@ class LoggedStore(MemoryStore):
     """Exposes its cells, from which a world is rebuilt and compared at little cost."""
 
     def cells(self) -> list[tuple[bytes, bytes, bytes]]:
-        return [(partition, key, cell.value) for partition, cells in self._partitions.items()
-                for key, cell in cells.items()]
+        return [(*cell, entry.value) for cell, entry in self._cells.items()]
 
     def place(self) -> str:
         return "the same for every copy"

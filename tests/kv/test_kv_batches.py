@@ -23,7 +23,7 @@ def test_failed_batch_names_the_written_keys(most: int) -> None:
     wanted = {key: None if key == b"3" else b"new" for key in [*before, b"7"]}
 
     def run(choices: Choices) -> None:
-        store, failing = MemoryStore(limits=KVLimits(100, 100, 100, most, most)), Failing(choices)
+        store, failing = MemoryStore(limits=KVLimits(100, 100, 100, most)), Failing(choices)
         change_many(store, b"p", before)
         failed, certain, begun = False, True, False
         try:
@@ -54,7 +54,7 @@ def test_batch_takes_few_requests(most: int, requests: int) -> None:
         made.append(request)
         return act()
 
-    store = StoreInFront(MemoryStore(limits=KVLimits(100, 100, 100, most, most)), step)
+    store = StoreInFront(MemoryStore(limits=KVLimits(100, 100, 100, most)), step)
     values = {b"%d" % number: b"v%d" % number for number in range(100)}
     change_many(store, b"p", values)
     found = store.get_many([(b"p", key) for key in values])
@@ -66,7 +66,7 @@ def test_batch_takes_few_requests(most: int, requests: int) -> None:
 
 def test_a_batch_with_a_key_that_is_refused_writes_nothing() -> None:
     """Also if the key would be in its last request."""
-    store = MemoryStore(limits=KVLimits(100, 100, 100, 2, 2))
+    store = MemoryStore(limits=KVLimits(100, 100, 100, 2))
     with pytest.raises(InvalidInput):
         change_many(store, b"p", {b"1": b"v", b"2": b"v", b"3": None, b"": b"v"})
     assert not list(store.scan(b"p"))
@@ -74,7 +74,7 @@ def test_a_batch_with_a_key_that_is_refused_writes_nothing() -> None:
 
 def test_a_batch_is_split_by_bytes_too() -> None:
     """Each request keeps within the limit of a transaction; a single write always does."""
-    store = MemoryStore(limits=KVLimits(100, 100, 100, 50, 50, max_transact_bytes=500))
+    store = MemoryStore(limits=KVLimits(100, 100, 100, 50, max_transact_bytes=500))
     with pytest.raises(TooLarge, match="a transaction of 5"):
         store.transact(changes={(b"p", b"%d" % number): bytes(100 * (number < 3)) for number in range(4)})
     made: list[Request] = []

@@ -223,11 +223,6 @@ def test_a_table_of_another_schema_is_refused() -> None:
                           AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}])
     with pytest.raises(NotAStore, match=r"'id'.*name another table"):
         make(table)
-    with pytest.raises(NotAStore, match="create=True"):
-        make(create=False)
-    for name in ("x", "a b", "ü" * 5):
-        with pytest.raises(InvalidInput, match="3 to 255"):
-            make(name)
     with pytest.raises(InvalidInput, match="busy_seconds"):
         make(busy_seconds=-1.0)
     with pytest.raises(InvalidInput, match="timeout_seconds"):

@@ -21,7 +21,7 @@ class Ledger(SqlStore[Any]):
     """Commits by noting the batches; each waits at a gate, so that others gather behind it. A number is a write."""
 
     def __init__(self) -> None:
-        super().__init__("a ledger", KVLimits(9, 9, 9, 9, 9), page_size=1)
+        super().__init__("a ledger", KVLimits(9, 9, 9, 9), page_size=1)
         self.batches: list[list[int]] = []
         self.entered = threading.Semaphore(0)
         self.gate = threading.Semaphore(0)

@@ -112,12 +112,12 @@ def test_a_commit_whose_answer_is_lost_is_of_unknown_outcome(server: str, carrie
     # A socket's path must be short, and pytest's folders have long names.
     with TemporaryDirectory(prefix="pg-") as folder, PostgresProxy(server, Path(folder)) as proxy:
         store = PostgresStore(proxy.conninfo, table=table)
-        for word in (b"BEGIN", b"nextval"):
+        for word in (b"BEGIN", b"INSERT"):
             direct.set(P, b"k", b"before")
             proxy.word, proxy.times, proxy.carried_out = word, 1, carried_out
             store.set_if(P, b"k", b"after", direct.get(P, b"k").predicate)
             assert direct.get(P, b"k").value == b"after", word
-        for word, error in ((b"BEGIN", ConnectFailed), (b"nextval", ConnectFailed), (b"COMMIT", OutcomeUnknown)):
+        for word, error in ((b"BEGIN", ConnectFailed), (b"INSERT", ConnectFailed), (b"COMMIT", OutcomeUnknown)):
             direct.set(P, b"k", b"before")
             predicate = direct.get(P, b"k").predicate
             proxy.word, proxy.times, proxy.carried_out = word, 1 if word == b"COMMIT" else 2, carried_out
@@ -153,7 +153,7 @@ def interruptible() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize("word", [b"BEGIN", b"nextval", b"COMMIT"])
+@pytest.mark.parametrize("word", [b"BEGIN", b"INSERT", b"COMMIT"])
 def test_a_write_after_an_interrupt_is_committed(server: str, word: bytes) -> None:
     """Not within the transaction that the interrupt has left open, which nobody ends."""
     table = new_table()
@@ -225,8 +225,7 @@ def test_an_existing_store_is_opened_without_the_right_to_create(store: Postgres
         owner.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'least'; GRANT CONNECT ON DATABASE {name} TO {role}; "
                       f"GRANT SELECT ON {store.table} TO {role}".encode())
         if writes:
-            owner.execute(f"GRANT INSERT, UPDATE, DELETE ON {store.table} TO {role}; "
-                          f"GRANT USAGE, SELECT ON {store.table}_versions TO {role}".encode())
+            owner.execute(f"GRANT INSERT, UPDATE, DELETE ON {store.table} TO {role}".encode())
     theirs = psycopg.conninfo.make_conninfo(server, user=role, password="least")
     with pytest.raises(StoreFailed, match="permission denied"):
         PostgresStore(theirs, table=new_table())
@@ -258,7 +257,6 @@ def test_a_table_and_a_copy_of_it_are_two_places(store: PostgresStore, server: s
     assert place.startswith("PostgreSQL system ")
     with psycopg.connect(server, autocommit=True) as other:
         other.execute(f"CREATE TABLE {copy} AS SELECT * FROM {store.table}".encode())
-        other.execute(f"CREATE SEQUENCE {copy}_versions AS bigint".encode())
         with contextlib.closing(PostgresStore(server, table=copy)) as copied:
             assert copied.get(P, b"k").value == b"v"
             assert copied.place() != place
@@ -283,7 +281,7 @@ def test_a_role_without_rights_to_the_system_id_has_no_place(store: PostgresStor
         other.execute("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM public")
         other.execute(f"CREATE ROLE {role} LOGIN".encode())
         try:
-            other.execute(f"GRANT ALL ON {store.table}, {store.table}_versions TO {role}".encode())
+            other.execute(f"GRANT ALL ON {store.table} TO {role}".encode())
             with contextlib.closing(PostgresStore(psycopg.conninfo.make_conninfo(server, user=role),
                                                   table=store.table)) as humble:
                 humble.set(P, b"k", b"v")

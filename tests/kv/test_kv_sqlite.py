@@ -462,7 +462,7 @@ def look(path: Path, wanted: dict[bytes, bytes]) -> None:
         missed |= len(found) < len(wanted)
         store.set(b"p", b"new", b"v")
         if missed:
-            with pytest.raises((AssertionError, CorruptData)):
+            with pytest.raises(CorruptData):
                 store.audit()
     finally:
         store.close()
@@ -529,30 +529,6 @@ def test_a_value_changed_behind_our_back_is_found(tmp_path: Path) -> None:
         with pytest.raises(DamagedStore):
             store.audit()
         store.get(b"p", b"key 008")
-
-
-@pytest.mark.parametrize("statement", ["DELETE FROM counter", "UPDATE counter SET version = 'x'"])
-def test_a_lost_write_counter_is_refused(tmp_path: Path, statement: str) -> None:
-    path = tmp_path / "kv"
-    filled(path)
-    with contextlib.closing(sqlite3.connect(path)) as other:
-        other.execute(statement)
-        other.commit()
-    with contextlib.closing(SqliteStore(path)) as store:
-        with pytest.raises(DamagedStore, match="write counter"):
-            store.set(b"p", b"k", b"v")
-        with pytest.raises(DamagedStore, match="write counter"):
-            store.audit()
-
-
-def test_a_counter_set_back_is_found_by_the_audit(tmp_path: Path) -> None:
-    path = tmp_path / "kv"
-    filled(path)
-    with contextlib.closing(sqlite3.connect(path)) as other:
-        other.execute("UPDATE counter SET version = 5")
-        other.commit()
-    with contextlib.closing(SqliteStore(path)) as store, pytest.raises(AssertionError, match="the counter stands at 5"):
-        store.audit()
 
 
 # -- opened for reading alone

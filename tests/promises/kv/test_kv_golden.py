@@ -21,6 +21,5 @@ def test_a_file_of_the_first_release_is_read(tmp_path: Path) -> None:
                  for partition in (b"p", b"\xff") for entry in store.scan(partition)}
         assert cells == {(b"p", b"\x00\xff"): (b"", 2), (b"p", b"k"): (b"v2", 4),
                          (b"\xff", b"large"): (bytes(range(256)) * 20, 3)}
-        store.set(b"p", b"new", b"")
-        assert store.get(b"p", b"new").predicate == 6
+        store.set_if(b"p", b"k", b"v3", 4)
         store.audit()

@@ -670,21 +670,35 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/staging/test_staging_lost_answers.py",),
         "A conditional write of a branch whose request is lost fails, though it could be repeated."),
     Mistake(
-        "sqlite-damaged-row-for-good", "compactlib/kv/store.py",
-        "page = self._page_of_keys if keys_only else self._page\n",
-        "page = self._page\n",
+        "sqlite-damaged-row-for-good", "compactlib/kv/scan.py",
+        "if entry.damage is not None and not self._keys_only:\n",
+        "if entry.damage is not None:\n",
         ("tests/promises/kv/test_kv_damaged_row.py",),
         "A damaged row that no one needs ends every cleanup."),
     Mistake(
-        "kv-damage-behind-the-prefix", "compactlib/kv/store.py",
-        "if not following or following[0].key.startswith(prefix):\n",
-        "if True:\n",
+        "kv-damage-behind-the-prefix", "compactlib/kv/scan.py",
+        "        if not entry.key.startswith(self._prefix):\n",
+        "        if entry.damage is not None and not self._keys_only:\n"
+        "            raise entry.damage\n"
+        "        if not entry.key.startswith(self._prefix):\n",
         ("tests/promises/test_promise_damaged_leftovers.py",),
         "A damaged row ends the scans of other prefixes."),
     Mistake(
+        "sqlite-killed-process-unsynced", "compactlib/kv/sqlite.py",
+        "                _sync_wal(connection)\n",
+        "",
+        ("tests/promises/kv/test_kv_killed_process.py",),
+        "A power failure takes a commit of a killed process that its successor has read."),
+    Mistake(
+        "kv-damaged-value-returned", "compactlib/kv/store.py",
+        "            raise found.damage\n",
+        "            pass\n",
+        ("tests/promises/test_promise_damaged_leftovers.py",),
+        "A damaged value is returned as an empty value."),
+    Mistake(
         "kv-damage-before-its-page", "compactlib/kv/sqlite.py",
-        "            except DamagedStore:\n                if not page:\n",
-        "            except DamagedStore:\n                if True:\n",
+        "        return KVEntry(key, b\"\", version, damage)\n",
+        "        raise damage\n",
         ("tests/promises/test_promise_damaged_leftovers.py",),
         "A damaged row hides the sound rows before it."),
     Mistake(
@@ -745,7 +759,7 @@ MISTAKES: Sequence[Mistake] = (
         "An object is gone after a power failure."),
     Mistake(
         "object-found-not-synced", "compactlib/objects/local.py",
-        "        self._settle(os.path.dirname(path), key)\n"
+        "        self._settle(os.path.dirname(path))\n"
         "        self._sync(os.path.dirname(path))\n"
         "        return ObjectExists(key=key)\n",
         "        return ObjectExists(key=key)\n",
@@ -760,9 +774,9 @@ MISTAKES: Sequence[Mistake] = (
         "All objects below a new folder are gone after a power failure."),
     Mistake(
         "objects-settled-unsynced", "compactlib/objects/local.py",
-        "            with contextlib.suppress(ReadOnly):\n"
-        "                self._settle(folder, \"\")\n",
-        "            pass\n",
+        "        with contextlib.suppress(ReadOnly):\n"
+        "            self._settle(folder)\n",
+        "        pass\n",
         (KILLED + "[little-local_objects-offers]",),
         "An object that was read is gone after a power failure."),
     Mistake(
@@ -771,7 +785,7 @@ MISTAKES: Sequence[Mistake] = (
         "                self._sync(folder)\n",
         "            if os.path.isdir(folder):\n"
         "                self._sync(folder)\n"
-        "                self._settled.add(folder)\n",
+        "                self._settled.put(folder, True)\n",
         ("tests/promises/objects/test_objects_killed.py",),
         "An object in a folder of a killed process, in which others were deleted first, is gone after a power failure."),
     Mistake(
