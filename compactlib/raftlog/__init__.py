@@ -47,7 +47,6 @@ if TYPE_CHECKING:
         EveryNMinors as EveryNMinors,
         SeedPolicy as SeedPolicy,
     )
-    from compactlib.raftlog.ra_import import import_ra as import_ra
     from compactlib.raftlog.raft_log import RaftLog as RaftLog
     from compactlib.raftlog.segment.listing import open_segment as open_segment
     from compactlib.raftlog.snapshot_meta import (
@@ -90,7 +89,6 @@ else:
         "compactlib.raftlog.snapshot_meta": "SnapshotManifest SnapshotMeta",
         "compactlib.raftlog.values":
             "AppendAnswer AppendEntries DamagedEntry DeadEntry Entry MissingEntry SegmentLimits",
-        "compactlib.raftlog.ra_import": "import_ra",
         "compactlib.raftlog.transfer": "TransferReport receive_snapshot send_snapshot",
         "compactlib.raftlog.snapshots": "StateReader",
         "compactlib.raftlog.options": "LogOptions StateMachine StoreOptions",

@@ -30,7 +30,7 @@ from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.folder import Examination, examine_segments, examine_wal, wal_of
 from compactlib.raftlog.memtable import Memtable, Slab
 from compactlib.raftlog.segment.format import kept_positions, picked
-from compactlib.raftlog.segment.listing import KnownSegment, file_bytes, next_ref
+from compactlib.raftlog.segment.listing import file_bytes, next_ref
 from compactlib.raftlog.segment.segments import Lease, Segments
 from compactlib.raftlog.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
 from compactlib.raftlog.values import (
@@ -320,7 +320,7 @@ class LogReading(Closing):
             Closed: the log was closed.
         """
 
-    def _view_of(self, known: Sequence[KnownSegment], state: SnapshotMeta | None, limits: SegmentLimits,
+    def _view_of(self, known: Sequence[SegmentStats], state: SnapshotMeta | None, limits: SegmentLimits,
                  budget: Budget | None) -> LogView:
         """The view of the segments `known`, which the caller has read before `state`.
 
@@ -338,7 +338,7 @@ class LogReading(Closing):
                 try:
                     entries, live_bytes = self._live_part(each, state or NO_SNAPSHOT, size)
                 except CompactlibError as error:
-                    if isinstance(error, NotFound) and self._segments.known_of(number) is None:
+                    if isinstance(error, NotFound) and number not in {ref.number for ref in self._segments.refs}:
                         continue
                     damaged.append(GroupFailed((number,), error))
                     entries, live_bytes = each.entries, each.data_bytes
@@ -350,7 +350,7 @@ class LogReading(Closing):
         return LogView(segments=tuple(gathered), limits=limits, folder=self._folder, damaged=tuple(damaged),
                        snapshot_index=None if state is None else state.index)
 
-    def _live_part(self, known: KnownSegment, state: SnapshotMeta, size: int) -> tuple[int, int]:
+    def _live_part(self, known: SegmentStats, state: SnapshotMeta, size: int) -> tuple[int, int]:
         """Count the live entries of a segment, and their payload bytes."""
         ref = known.ref
         # The entries above `covered` are live.

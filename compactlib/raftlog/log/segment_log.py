@@ -155,7 +155,7 @@ class SegmentLog(OwnedLog):
             return LogStatus(
                 log_id=os.path.basename(self._folder), first_index=self.first_index,
                 last_index=self.last_index, last_term=segments.last_term,
-                durable_index=segments.durability[0], snapshot_index=row.index, live=len(row.live), memtable_entries=0,
+                durable_index=segments.durable_index, snapshot_index=row.index, live=len(row.live), memtable_entries=0,
                 segments=len(refs), pins=len(segments.pins), is_busy=self.is_compacting)
 
     def audit(self) -> None:

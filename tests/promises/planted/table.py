@@ -155,8 +155,8 @@ MISTAKES: Sequence[Mistake] = (
         "A version that is lost passes for one that never was."),
     Mistake(
         "cut-of-a-killed-owner-not-synced", "compactlib/raftlog/segment/segments.py",
-        "sorted({*(ref.number for ref in self._view.refs[-1:]), self._newest})",
-        "[self._newest]",
+        "sorted({*(ref.number for ref in self._view.refs[-1:]), self.newest_number})",
+        "[self.newest_number]",
         ("tests/promises/raftlog/test_raftlog_truncation.py::"
          "test_truncation_of_a_killed_owner_survives_a_power_failure",),
         "Truncated entries are there again behind acknowledged ones, and the log cannot be opened."),

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -126,7 +128,10 @@ def test_segment_of_another_format_is_a_finding(tmp_path: Path) -> None:
     with LogReader(tmp_path) as reader:
         paths = [Path(reader.path_of(ref.number)) for ref in reader.refs[:2]]
         paths[0].write_bytes(b"damage")
-        paths[1].write_bytes(b"RASG" + paths[1].read_bytes()[4:])
+        later = bytearray(paths[1].read_bytes())
+        struct.pack_into("<H", later, 8, 3)
+        struct.pack_into("<I", later, 36, zlib.crc32(later[:36]))
+        paths[1].write_bytes(later)
         assert [finding.kind for finding in reader.verify().findings] == ["damage", "format"]
 
 

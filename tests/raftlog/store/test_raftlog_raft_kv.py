@@ -12,7 +12,7 @@ import pytest
 
 from compactlib.errors import Busy, NotFound
 from compactlib.raftlog import LogCompactionWorker, LogOptions, SegmentLimits, StoreOptions
-from compactlib.raftlog.compaction.clump import plan_clump
+from compactlib.raftlog.policy import plan_clump
 from examples.kv_machine import KvMachine, Put
 from examples.raft_kv import KvStore
 from tests.raftlog.wrapped_files import UnsyncedFiles
