@@ -56,7 +56,7 @@ _ENTRY_HEAD = struct.Struct("<QQI")
 _RECORD = struct.Struct("<QQIIQII")
 _CRC = struct.Struct("<I")
 
-_OPEN, _SEALED, _ASCENDING = 1, 2, 4
+_OPEN, _SEALED = 5, 6
 _WORDS = RECORD_BYTES // 8
 _HALVES = RECORD_BYTES // 4
 
@@ -261,8 +261,7 @@ def encode_header(header: Header) -> bytes:
 
 def encode_seal(seal: Seal) -> bytes:
     """The 32 seal bytes."""
-    state = (_SEALED if seal.sealed else _OPEN) | _ASCENDING
-    body = _SEAL.pack(seal.entries, state, seal.data_end, seal.index_crc, seal.sequence)
+    body = _SEAL.pack(seal.entries, _SEALED if seal.sealed else _OPEN, seal.data_end, seal.index_crc, seal.sequence)
     return body + _CRC.pack(crc32(body, 0))
 
 
@@ -300,9 +299,9 @@ def _seal_at(data: bytes, place: int) -> Seal | None:
         return None
     entries, state, data_end, index_crc, sequence = _SEAL.unpack_from(body)
     (stored,) = _CRC.unpack_from(body, SEAL_BYTES - 4)
-    if stored != crc32(body[:SEAL_BYTES - 4], 0) or state & ~_ASCENDING not in (_OPEN, _SEALED):
+    if stored != crc32(body[:SEAL_BYTES - 4], 0) or state not in (_OPEN, _SEALED):
         return None
-    seal = Seal(entries, data_end, index_crc, bool(state & _SEALED), sequence)
+    seal = Seal(entries, data_end, index_crc, state == _SEALED, sequence)
     return seal if seal.place == place else None
 
 
