@@ -480,9 +480,8 @@ class OwnedLog(LogReading):
                 return
             work.placed.append(members)
             work.done.append(GroupStats(
-                members=members, entries_before=sum(stats.entries for stats in group.members),
-                entries_after=file.entries, bytes_read=result.bytes_read, bytes_written=file.size_bytes,
-                bytes_freed=sizes - file.size_bytes, seconds=result.seconds))
+                members=members, bytes_read=result.bytes_read, bytes_written=file.size_bytes,
+                bytes_freed=sizes - file.size_bytes))
             self._linked.update(dict.fromkeys(members[1:], epoch))
             try:
                 link_members(self._files, self._folder, members)
