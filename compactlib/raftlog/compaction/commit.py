@@ -47,7 +47,7 @@ from compactlib.raftlog.names import (
     segment_name,
     segment_number,
 )
-from compactlib.raftlog.segment.listing import stats_of
+from compactlib.raftlog.segment.listing import open_segment, stats_of
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.values import SegmentStats
 from compactlib.rewrite import RewrittenFile
@@ -66,7 +66,7 @@ def check_rewritten(rewritten: RewrittenFile, members: Sequence[int], live: Sequ
         InvalidInput: the file is of another group: it has not the `live` indexes of each member.
         StorageError: it cannot be read.
     """
-    with SegmentReader(rewritten.path, tail="refuse", number=members[0]) as reader:
+    with SegmentReader(rewritten.path, sealed=True, number=members[0]) as reader:
         loaded = reader.loaded
         found = (loaded.data_end, loaded.seal.entries, loaded.index_crc)
         size = os.fstat(reader.fileno()).st_size
@@ -249,7 +249,7 @@ def remove_private(files: Files, private: str) -> None:
 
 def _require_whole_leader(folder: StrPath, members: tuple[int, ...]) -> None:
     """Raise `CorruptData` if the leader is damaged while members have files."""
-    with SegmentReader(os.path.join(folder, segment_name(members[0])), tail="refuse", number=members[0]) as reader:
+    with open_segment(folder, members[0]) as reader:
         owning = [number for number in members[1:] if os.path.isfile(path := os.path.join(folder, segment_name(number)))
                   and not os.path.islink(path)]
         try:

@@ -191,7 +191,7 @@ def open_segment(folder: StrPath, number: int, *, newest: bool = False) -> Segme
     path = os.path.join(folder, segment_name(number))
     merged = os.path.islink(path)
     try:
-        return SegmentReader(path, tail="cut" if newest else "refuse", number=None if merged else number)
+        return SegmentReader(path, sealed=not newest, number=None if merged else number)
     except (CorruptData, StorageError) as error:
         if not merged and os.path.islink(path):
             # A compaction has replaced it by a link between the two calls.

@@ -13,7 +13,6 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import compress, count, islice, repeat
 from operator import add, gt, ne, or_, sub
-from typing import Literal
 
 import attrs
 
@@ -23,8 +22,6 @@ from compactlib.files.disk import ReadDescriptor, StrPath, read_exactly, read_in
 from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.format import SegmentIndex, picked
 from compactlib.raftlog.values import MAX_INDEX, DamagedEntry, Entry, entry_of
-
-TailRule = Literal["cut", "refuse"]
 
 MAX_GAP_BYTES = 16 << 10
 MAX_SPAN_BYTES = 1 << 20
@@ -39,7 +36,7 @@ class SegmentReader(ReadDescriptor):
 
     Args:
         path: the file; or a compaction's symbolic link to the merged segment.
-        tail: the rule for an unsealed segment, see `load_segment`.
+        sealed: whether an unsealed segment is damage, see `load_segment`.
         number: the number that the header must have; `None` if it is not known.
 
     Attributes:
@@ -51,12 +48,12 @@ class SegmentReader(ReadDescriptor):
         StorageError: the file cannot be opened.
     """
 
-    def __init__(self, path: StrPath, *, tail: TailRule = "cut", number: int | None = None) -> None:
+    def __init__(self, path: StrPath, *, sealed: bool = False, number: int | None = None) -> None:
         super().__init__()
         self.path: str = os.fspath(path)
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            self.loaded: LoadedSegment = load_segment(self._descriptor, self.path, tail=tail, number=number)
+            self.loaded: LoadedSegment = load_segment(self._descriptor, self.path, sealed=sealed, number=number)
         except OSError as error:
             raise StorageError.from_os(error, "open", path) from error
         self._follow(self.loaded.index)
@@ -228,18 +225,18 @@ class LoadedSegment:
     is_torn: bool = False
 
 
-def load_segment(descriptor: int, path: str, *, tail: TailRule = "cut", number: int | None = None) -> LoadedSegment:
+def load_segment(descriptor: int, path: str, *, sealed: bool = False, number: int | None = None) -> LoadedSegment:
     """Read and check a segment's header and index, without the payloads that a seal covers.
 
     Args:
         descriptor: the file, open for reading.
         path: its name, for messages.
-        tail: the rule for an unsealed file: `"cut"` leaves out the incomplete entries at its end, which were never
-            acknowledged; `"refuse"` raises `CorruptData`.
+        sealed: whether an unsealed file is damage; if not, the incomplete entries at its end, which were never
+            acknowledged, are left out.
         number: the number in the file's name, which the header must have.
     """
     header, seal = _start_of(descriptor, path, number)
-    if tail == "refuse":
+    if sealed:
         _require_sealed(seal, path)
     size = os.fstat(descriptor).st_size
     if seal is None:
@@ -258,7 +255,7 @@ def load_segment(descriptor: int, path: str, *, tail: TailRule = "cut", number: 
 
 
 def sealed_records(descriptor: int, path: str) -> bytes:
-    """The bytes of the index records of a sealed segment; raises as `load_segment` with `tail="refuse"`."""
+    """The bytes of the index records of a sealed segment; raises as `load_segment` of one that must be sealed."""
     header, seal = _start_of(descriptor, path, None)
     return _durable_region(descriptor, path, header, _require_sealed(seal, path))
 

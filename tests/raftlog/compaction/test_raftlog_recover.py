@@ -60,7 +60,7 @@ def output(folder: Path, members: list[int], live: list[int]) -> bytes:
 
 def held(folder: Path, number: int) -> list[object]:
     """Everything that one segment file holds, dead or not."""
-    with SegmentReader(folder / segment_name(number), tail="refuse") as reader:
+    with SegmentReader(folder / segment_name(number), sealed=True) as reader:
         return list(reader.scan())
 
 
