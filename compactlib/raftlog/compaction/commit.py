@@ -30,7 +30,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import attrs
 
@@ -166,16 +166,14 @@ def finish_groups(files: Files, folder: StrPath, groups: Sequence[Sequence[int]]
 # -- step 5
 
 
-def purge_links(files: Files, folder: StrPath, *, now: float, keep_seconds: float,
-                is_leased: Callable[[int], bool] = lambda number: False) -> tuple[int, ...]:
-    """Remove the links of merged segments that are older than `keep_seconds` and not leased, and dangling links.
+def purge_links(files: Files, folder: StrPath, *, now: float, keep_seconds: float) -> tuple[int, ...]:
+    """Remove the links of merged segments that are older than `keep_seconds`, and dangling links.
 
     Args:
         files: the disk.
         folder: the log's folder.
         now: seconds since the epoch, compared with the links' times.
         keep_seconds: how long an old name stays readable for other processes.
-        is_leased: whether this segment is leased, so that a reader may use its link.
 
     Returns:
         The numbers whose links were removed.
@@ -186,8 +184,7 @@ def purge_links(files: Files, folder: StrPath, *, now: float, keep_seconds: floa
         found = look_at(path)
         if found is None:
             continue
-        old = now - found.st_mtime >= keep_seconds
-        if not os.path.exists(path) or (old and not is_leased(number)):
+        if now - found.st_mtime >= keep_seconds or not os.path.exists(path):
             files.unlink(path)
             removed.append(number)
     return tuple(removed)

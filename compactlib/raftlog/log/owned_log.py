@@ -66,7 +66,7 @@ from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.folder import require_links, require_log
 from compactlib.raftlog.log.reading import LogReading
 from compactlib.raftlog.memtable import Memtable
-from compactlib.raftlog.names import LOGS_FOLDER, REWRITE_PREFIX, segment_name
+from compactlib.raftlog.names import LOCK_NAME, LOGS_FOLDER, REWRITE_PREFIX, segment_name
 from compactlib.raftlog.options import LogOptions
 from compactlib.raftlog.segment.listing import between, file_bytes, read_folder
 from compactlib.raftlog.segment.segments import Lease, OpenFiles, Segments
@@ -128,13 +128,12 @@ class OwnedLog(LogReading):
                  open_files: OpenFiles | None = None) -> None:
         self._folder = folder
         self._options = options
+        self._is_of_store = memtable is not None
         self._open_files = OpenFiles(options.max_open_segments) if open_files is None else open_files
         self._files = options.files
         self._clock = options.clock
         self._observer = Observers(options.observer)
         self._cadence = MajorCadence(options.trigger, options.clock)
-        # By merged segment, the epoch of the list without it: older leases may use its link.
-        self._linked: dict[int, int] = {}
         guard = Guard(f"the log in {folder}")
         if not require_log(folder, may_create=create):
             # Another process may have made it a moment ago; the folder's lock decides who owns the log.
@@ -158,16 +157,22 @@ class OwnedLog(LogReading):
         return read_snapshot_meta(self._folder)
 
     def _opened(self, folder: str, guard: Guard) -> Segments:
-        guard.lock_folder(folder, meanwhile="read it with a LogReader")
+        lock_folder = folder
+        if self._is_of_store:
+            # The store's lock keeps out other owners (`require_no_store`), so that its logs need no handles.
+            lock_folder = os.path.dirname(os.path.dirname(folder))
+            guard.stand_for(folder)
+        else:
+            guard.lock_folder(folder, meanwhile="read it with a LogReader")
         # A new folder's name; and an earlier owner may have been killed before it synced names.
         sync_names(self._files, folder)
         row = self._found_row()
         self._recovery = recover_folder(self._files, folder)
         found = read_folder(folder, row)
         if row is None and not found.known:
-            require_links(folder)
+            require_links(folder, os.path.join(lock_folder, LOCK_NAME))
         segments = Segments(folder, guard, found.known, row, open_files=self._open_files)
-        segments.begin_writing(self._files, self._options.limits, found)
+        segments.begin_writing(self._files, self._options.limits, found, rests=self._is_of_store)
         removed, _ = segments.remove_dropped()
         if removed:
             # Durable before the newest segment has entries: an empty segment below it may be unsealed.
@@ -230,11 +235,9 @@ class OwnedLog(LogReading):
             before = snapshot_version(self._folder)
             try:
                 write_snapshot_meta(self._files, self._folder, row)
-            except StorageError as error:
+            except StorageError:
                 if snapshot_version(self._folder) == before:
                     self._guard.undone()
-                else:
-                    self._guard.fail(error)
                 raise
             self._guard.done()
 
@@ -257,6 +260,11 @@ class OwnedLog(LogReading):
     # -- reading
 
     def lease(self) -> Lease:
+        """Keep compactions from removing the file of any current segment until the lease is released.
+
+        The old names of merged segments are links, which `keep_links_seconds` keeps. Truncations do not wait for
+        leases: their entries were never committed.
+        """
         return self._segments.lease(self._options.clock.now())
 
     # -- sense and plan
@@ -471,7 +479,7 @@ class OwnedLog(LogReading):
                         if not is_committed(self._folder, members):
                             self._guard.undone()
                         raise
-                    epoch = self._own.replace(members, merged)
+                    self._own.replace(members, merged)
                     self._guard.done()
             except (StorageError, Busy) as error:
                 work.failed.append(GroupFailed(members, error))
@@ -483,7 +491,6 @@ class OwnedLog(LogReading):
                 members=members, entries_before=sum(stats.entries for stats in group.members),
                 entries_after=file.entries, bytes_read=result.bytes_read, bytes_written=file.size_bytes,
                 bytes_freed=sizes - file.size_bytes, seconds=result.seconds))
-            self._linked.update(dict.fromkeys(members[1:], epoch))
             try:
                 link_members(self._files, self._folder, members)
                 if fence is not None:
@@ -544,10 +551,7 @@ class OwnedLog(LogReading):
         self._notify_changes()
         removed, freed = self._own.remove_dropped()
         purged = purge_links(self._files, self._folder, now=self._clock.now(),
-                             keep_seconds=self._options.keep_links_seconds,
-                             is_leased=lambda number: self._own.is_leased(self._linked.get(number, 0)))
-        for number in purged:
-            self._linked.pop(number, None)
+                             keep_seconds=self._options.keep_links_seconds)
         return LogReclaimReport(segments=removed, links=purged, leftovers=(), bytes_freed=freed,
                                 waiting=len(self._own.dropped))
 
@@ -585,8 +589,8 @@ class OwnedLog(LogReading):
             raise InvalidInput("a plan and a policy were given; a plan says already what its policy chose")
         folder = plan.view.folder
         if not folder or os.path.realpath(folder) != os.path.realpath(self._folder):
-            other = f"the log in {folder}" if folder else "no log, but of a view made by hand"
-            raise InvalidInput(f"the plan is of {other}, and this log is in {self._folder}; plan with this log")
+            raise InvalidInput(f"the plan is of a view of {folder or 'no log'}, and this log is in {self._folder}; "
+                               f"plan with this log")
 
     def _notify_numbers(self, observer: Observers, outcome: tuple[str, str], report: LogCompactionReport | None,
                         seconds: float) -> None:

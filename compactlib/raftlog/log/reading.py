@@ -31,7 +31,7 @@ from compactlib.raftlog.log.folder import Examination, examine_segments, examine
 from compactlib.raftlog.memtable import Memtable, Slab
 from compactlib.raftlog.segment.format import kept_positions, picked
 from compactlib.raftlog.segment.listing import KnownSegment, file_bytes, next_ref
-from compactlib.raftlog.segment.segments import Lease, Segments
+from compactlib.raftlog.segment.segments import Segments
 from compactlib.raftlog.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
 from compactlib.raftlog.values import (
     MAX_INDEX,
@@ -205,8 +205,8 @@ class LogReading(Closing):
                 place = stop
 
     def _answers_of(self, number: int | None, indexes: Sequence[int]) -> Iterator[Answer]:
-        row = self._segments.row
-        alive = [index for index in indexes if row is None or not row.is_dead(index)]
+        row = self.state
+        alive = [index for index in indexes if not row.is_dead(index)]
         found: Iterator[Answer] = iter(())
         positions: dict[int, int] = {}
         if number is not None and alive:
@@ -216,11 +216,8 @@ class LogReading(Closing):
                 positions = {index: place for index in alive if (place := reader.index.find(index)) >= 0}
                 found = reader.answers_at(list(positions.values()))
         for index in indexes:
-            if row is not None and row.is_dead(index):
-                yield DeadEntry(index, row.index)
-                continue
             answer = next(found) if index in positions else None
-            # A gap; or an entry that has died, perhaps by a snapshot that this reader has not read yet.
+            # Dead, or in memory, or in a gap; or it has died by a snapshot that this reader has not read yet.
             yield self._read_again(index) if answer is None or isinstance(answer, DamagedEntry) else answer
 
     def _read_again(self, index: int) -> Answer:
@@ -296,13 +293,6 @@ class LogReading(Closing):
             return isinstance(self.read(index), DeadEntry)
         except CorruptData:
             return False
-
-    def lease(self) -> Lease:
-        """Keep this process's compactions from removing any current file until the lease is released.
-
-        Truncations do not wait for leases: their entries were never committed.
-        """
-        return self._segments.lease()
 
     # -- statistics
 

@@ -102,7 +102,8 @@ class FolderContents:
     Attributes:
         known: segments with entries, oldest first, with disjoint ranges.
         dropped: numbers of segments whose files can go: empty segments, without the newest; segments whose live
-            entries are all in an older segment; and copies of merged segments (`leader_copied_to`).
+            entries are all in an older segment; and copies of merged segments (`leader_copied_to`). Segment 1 of a log
+            without a snapshot is emptied instead.
         leaders: numbers of these older segments.
         newest: the open reader of the newest segment, which may be empty. `None` if there is no segment.
     """
@@ -123,7 +124,8 @@ def read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
         row: the snapshot in force.
 
     Raises:
-        CorruptData, Unsupported: a segment is damaged or of an unknown version.
+        CorruptData, Unsupported: a segment is damaged or of an unknown version, or missing: segment 1 of a log without
+            a snapshot, or all of a log with one.
         NotFound: files were removed during each of many attempts.
         StorageError: a segment cannot be read.
     """
@@ -165,6 +167,12 @@ def _read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
         # The folder may have been read partly before and partly after a truncation by its owner.
         raise NotFound(f"segments {sorted(gone)} of {os.fspath(folder)} were removed while the folder was read; read "
                        f"it again")
+    if row is None and numbers and numbers[0] != 1:
+        raise CorruptData(path=os.path.join(folder, segment_name(1)), offset=0, found="no file",
+                          expected=f"segment 1 before segment {numbers[0]}, since the log never had a snapshot")
+    if row is not None and not numbers:
+        raise CorruptData(path=os.fspath(folder), offset=0, found="no segment",
+                          expected="at least one, since the log has a snapshot")
     # A merged segment reaches from its first member to its last. After a crash, there may be segments within that
     # range: other members, or dropped segments. The merged segment has all of their live entries.
     kept: list[KnownSegment] = []

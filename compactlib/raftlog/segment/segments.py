@@ -10,7 +10,8 @@ is appended to a file that was sealed once.
 **Truncation** leaves no file with truncated entries, in three steps, each durable before the next:
 
 (a) create the next segment, empty. It needs room; if there is none, nothing has changed;
-(b) remove the segments that begin above the cut, newest first, so that a crash leaves a prefix of the log;
+(b) remove the segments that begin above the cut, newest first, so that a crash leaves a prefix of the log. Segment 1
+    of a log without a snapshot is emptied instead: so such a log without it has lost it (`read_folder`);
 (c) end the segment with the cut by one more seal, with fewer entries.
 
 After a crash between these steps an empty newest segment is behind an unsealed segment. Opening seals the latter, and
@@ -177,6 +178,8 @@ class Segments:
         self._epoch = 0
         self._leases: set[Lease] = set()
         self._closed = False
+        # Whether the active segment's file is open only while it has entries that are not synced.
+        self._rests = False
         # Of the owner alone.
         self._files: Files | None = None
         self._limits: SegmentLimits | None = None
@@ -184,8 +187,6 @@ class Segments:
         # Whether all that opening has found is durable.
         self._is_settled = True
         self._writer: SegmentWriter | None = None
-        # Reads the file of the active segment with the index of its writer.
-        self._newest_reader: SegmentReader | None = None
         # The next segment, created for a truncation that was not executed.
         self._successor: SegmentWriter | None = None
         # The first index of the active segment.
@@ -196,15 +197,16 @@ class Segments:
 
     # -- opening for writing
 
-    def begin_writing(self, files: Files, limits: SegmentLimits, found: FolderContents) -> None:
+    def begin_writing(self, files: Files, limits: SegmentLimits, found: FolderContents, *, rests: bool = False) -> None:
         """Continue the newest segment, or begin the first, and drop the segments that a crash has left.
 
         Args:
             files: the disk.
             limits: of new segments.
             found: in the folder, which this process has locked, and in which no compaction runs.
+            rests: close the file of the active segment after each sync. Of many logs the open files are bounded then.
         """
-        self._files, self._limits = files, limits
+        self._files, self._limits, self._rests = files, limits, rests
         self._guard.keep(self)
         if found.newest is None:
             self._use(self._create(1))
@@ -218,7 +220,7 @@ class Segments:
             # No file is removed if its merged segment is damaged.
             for damage in self.reader(leader).damaged_entries():
                 raise damage
-        self._drop(found.dropped, 0.0)
+        self._drop([number for number in found.dropped if not self._emptied(number)], 0.0)
 
     def settle(self) -> None:
         """Make everything that opening has found durable, if it could not because the disk was full.
@@ -464,9 +466,11 @@ class Segments:
             return reader
 
     def _reader_of(self, writer: SegmentWriter) -> SegmentReader:
-        if self._newest_reader is None:
-            self._newest_reader = SegmentReader.following(writer.path, writer.index)
-        return self._newest_reader
+        reader = self.readers.get(writer.number)
+        if reader is None:
+            reader = self.readers[writer.number] = SegmentReader.following(writer.path, writer.index)
+            self._open_files.opened(self, writer.number, len(writer.index))
+        return reader
 
     # -- leases and pins
 
@@ -568,7 +572,12 @@ class Segments:
             self._begin("a sync")
             if self._writer is not None:
                 self._writer.sync()
+                self._rest(self._writer)
             self._guard.done()
+
+    def _rest(self, writer: SegmentWriter) -> None:
+        if self._rests:
+            writer.rest()
 
     def end_segment(self) -> None:
         """Seal the active segment, and begin the next."""
@@ -614,9 +623,9 @@ class Segments:
 
     def _end_active(self, known: KnownSegment | None) -> None:
         """Move the active segment, with these facts, to the list."""
-        self._writer = self._newest_reader = None
+        number, self._writer = self._newest, None
         # The list first: a read without the lock finds the entry in the list or in the active segment.
-        self._show([*self._view.known.values(), *([] if known is None else [known])])
+        self._show([*self._view.known.values(), *([] if known is None else [known])], [number])
         self._newest_first = _BEYOND
 
     def _begin_successor(self) -> SegmentWriter:
@@ -630,8 +639,9 @@ class Segments:
 
     def _use(self, writer: SegmentWriter) -> None:
         """Make `writer` the active segment."""
-        self._writer, self._newest_reader, self._newest, self._successor = writer, None, writer.number, None
+        self._writer, self._newest, self._successor = writer, writer.number, None
         index = writer.index
+        self._rest(writer)
         self._newest_first = index.first if len(index) else _BEYOND
         older = self._view.known
         if writer.number in older:
@@ -693,11 +703,19 @@ class Segments:
         self._use(successor)
         # Step (b).
         for number in reversed(removed):
-            self._disk.unlink(self._path_of(number))
-            self._disk.sync_folder(self.folder)
+            if not self._emptied(number):
+                self._disk.unlink(self._path_of(number))
+                self._disk.sync_folder(self.folder)
         # Step (c).
         if cut is not None:
             cut_segment(self._disk, self.folder, cut.ref.number, after)
+
+    def _emptied(self, number: int) -> bool:
+        """Empty segment 1 of a log without a snapshot, durably, whose file must stay; `False` for any other."""
+        if number != 1 or self.row is not None:
+            return False
+        cut_segment(self._disk, self.folder, number, -1)
+        return True
 
     # -- compaction
 
@@ -714,15 +732,14 @@ class Segments:
             self._show([each for each in self._view.known.values() if each.ref.number not in gone], gone)
             self._dropped.update(dict.fromkeys(numbers, (self._epoch, now)))
 
-    def replace(self, members: Sequence[int], by: KnownSegment) -> int:
+    def replace(self, members: Sequence[int], by: KnownSegment) -> None:
         """Put the segment that has the live entries of `members` in their place; its name leads to its new file.
 
-        The caller holds the lock and has begun a change. Returns the number of the change, for `is_leased`.
+        The caller holds the lock and has begun a change.
         """
         known = list(self._view.known.values())
         known[between(self._view.refs, members)] = [by]
         self._show(known, members)
-        return self._epoch
 
     @property
     def dropped(self) -> frozenset[int]:
@@ -773,7 +790,6 @@ class Segments:
         with self._lock:
             self._closed = True
             self._open_files.closed(self, list(self.readers))
-        self._newest_reader = None
         for writer in (self._writer, self._successor):
             if writer is not None:
                 writer.abandon()

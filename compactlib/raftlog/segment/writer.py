@@ -49,11 +49,13 @@ class SegmentWriter(Closing):
         torn_records: count of index records that `open` has found behind the whole entries.
     """
 
-    def __init__(self, out: OutFile, loaded: LoadedSegment) -> None:
+    def __init__(self, files: Files, out: OutFile, loaded: LoadedSegment) -> None:
         self.index: SegmentIndex = loaded.index
         self.header: native.Header = loaded.header
         self.torn_records: int = loaded.torn_records
-        self._out = out
+        self._files = files
+        self._path = out.path
+        self._file: OutFile | None = out
         self._data_end = self._flushed_end = loaded.data_end
         self._flushed_entries = len(loaded.index)
         self._index_crc = loaded.index_crc
@@ -73,7 +75,7 @@ class SegmentWriter(Closing):
         seal = native.Seal(0, header.data_start, 0, sealed=False)
         write_durably(files, path, [native.encode_start(header, seal)], temporary_suffix=TEMPORARY_SUFFIX)
         index = native.decode_records(b"")
-        return cls(files.open(path), LoadedSegment(index, header, seal, header.data_start, 0))
+        return cls(files, files.open(path), LoadedSegment(index, header, seal, header.data_start, 0))
 
     @classmethod
     def open(cls, files: Files, folder: StrPath, number: int, *, is_last: bool = True) -> SegmentWriter:
@@ -87,7 +89,7 @@ class SegmentWriter(Closing):
         out = files.open(path)
         with closed_on_failure(out):
             loaded = load_segment(out.fileno(), path, number=number)
-            writer = cls(out, loaded)
+            writer = cls(files, out, loaded)
             writer._write_again(loaded)
             if not loaded.seal.sealed and (loaded.is_torn or not is_last):
                 writer._end_at(loaded.data_end)
@@ -138,7 +140,14 @@ class SegmentWriter(Closing):
     @property
     def path(self) -> str:
         """The segment's file."""
-        return self._out.path
+        return self._path
+
+    @property
+    def _out(self) -> OutFile:
+        """The open file; `rest` has closed it."""
+        if self._file is None:
+            self._file = self._files.open(self._path)
+        return self._file
 
     @property
     def is_full(self) -> bool:
@@ -244,9 +253,15 @@ class SegmentWriter(Closing):
         """Truncate the segment to the synced entries and seal it, durably; an empty segment stays open. Needs no room.
 
         After a failed fsync, written entries may be readable and yet be lost in a crash. The last seal may be lost,
-        too: it is written again to the same place.
+        too: it is written again to the same place. A file that was not opened since `rest` has the synced entries
+        alone, and stays open for more.
         """
-        synced, self._is_open = self._synced, False
+        synced = self._synced
+        if self._file is None:
+            self.index, self._payloads, self._records = self.index.head(synced.entries), [], []
+            self._data_end = self._flushed_end
+            return
+        self._is_open = False
         if synced.entries:
             self._out.truncate(synced.data_end)
             self._out.write_at(synced.place, [native.encode_seal(attrs.evolve(synced, sealed=True))])
@@ -284,7 +299,14 @@ class SegmentWriter(Closing):
     def abandon(self) -> None:
         """Close the file without another write; entries that were not synced may be lost."""
         self._is_open = False
-        self._out.close()
+        if self._file is not None:
+            self._file.close()
+
+    def rest(self) -> None:
+        """Close the file until the next write opens it again. All entries are synced, and the last seal need not be."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def _refuse(self) -> None:
         raise Closed(f"the writer of {self.path} is closed; append to the next segment, or open this one again")
@@ -311,5 +333,8 @@ def cut_segment(files: Files, folder: StrPath, number: int, after: int) -> None:
         out.sync()
         out.write_at(seal.place, [native.encode_seal(seal)])
         out.sync()
+        if not len(kept):
+            # An empty segment is not rewritten.
+            out.truncate(end)
     finally:
         out.close()

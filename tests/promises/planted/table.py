@@ -225,9 +225,9 @@ MISTAKES: Sequence[Mistake] = (
         "A segment that is not the newest is torn in a power failure, and the log cannot be opened."),
     Mistake(
         "truncation-removal-not-synced", "compactlib/raftlog/segment/segments.py",
-        "            self._disk.unlink(self._path_of(number))\n"
-        "            self._disk.sync_folder(self.folder)\n",
-        "            self._disk.unlink(self._path_of(number))\n",
+        "                self._disk.unlink(self._path_of(number))\n"
+        "                self._disk.sync_folder(self.folder)\n",
+        "                self._disk.unlink(self._path_of(number))\n",
         (TRUNCATED + "[little-several_segments]",),
         "Of a truncated log an older segment is gone and a newer one is there, so that it has a hole."),
     Mistake(
@@ -240,9 +240,9 @@ MISTAKES: Sequence[Mistake] = (
         "truncation-seal-not-synced", "compactlib/raftlog/segment/writer.py",
         "        out.write_at(seal.place, [native.encode_seal(seal)])\n"
         "        out.sync()\n"
-        "    finally:\n",
+        "        if not len(kept):\n",
         "        out.write_at(seal.place, [native.encode_seal(seal)])\n"
-        "    finally:\n",
+        "        if not len(kept):\n",
         (TRUNCATED + "[little-within_a_segment]",),
         "Entries that were taken back are there again, and the new ones lie behind them."),
     Mistake(
