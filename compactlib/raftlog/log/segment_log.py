@@ -72,6 +72,14 @@ class SegmentLog(OwnedLog):
                 had no room to begin a truncation, the log stays open, without that entry and those behind it.
             Closed: the log was closed, or closed itself.
         """
+        if type(entries) is list and len(entries) == 1:
+            # Half the time of a run.
+            index, term, payload = whole(entries[0][0]), whole(entries[0][1]), own_bytes(entries[0][2])
+            _require_storable(index, term, 1, len(payload))
+            with self._guard.lock:
+                self._require_above_snapshot(index)
+                self._own.append(index, term, payload)
+            return index
         self._append_runs(_runs_of(entries))
         return self.last_index
 
@@ -82,13 +90,16 @@ class SegmentLog(OwnedLog):
     def _append_runs(self, runs: Sequence[_Run]) -> None:
         with self._guard.lock:
             self._guard.require_open()
-            covered = self.state.index
             for first, _, _ in runs:
-                if first <= covered:
-                    raise InvalidInput(f"index {first} lies at or below the snapshot {covered}; what a snapshot "
-                                       f"covers is committed and cannot be written again, append from {covered + 1}")
+                self._require_above_snapshot(first)
             for run in runs:
                 self._own.append_run(*run)
+
+    def _require_above_snapshot(self, index: int) -> None:
+        row = self._own.row
+        if row is not None and index <= row.index:
+            raise InvalidInput(f"index {index} lies at or below the snapshot {row.index}; what a snapshot covers is "
+                               f"committed and cannot be written again, append from {row.index + 1}")
 
     def sync(self) -> None:
         """Make all appended entries durable: one fsync, none without new entries.
@@ -170,11 +181,14 @@ class SegmentLog(OwnedLog):
 def _checked(first: int, term: int, payloads: Sequence[Buffer]) -> _Run:
     """A run of the host's entries, of consecutive indexes and one term, with bytes of its own."""
     first, term, owned = whole(first), whole(term), list(map(own_bytes, payloads))
-    longest = max(map(len, owned), default=0)
-    if not 0 <= first <= MAX_INDEX + 1 - len(owned) or not 0 <= term <= MAX_INDEX or longest > MAX_PAYLOAD_BYTES:
+    _require_storable(first, term, len(owned), max(map(len, owned), default=0))
+    return first, term, owned
+
+
+def _require_storable(first: int, term: int, count: int, longest: int) -> None:
+    if not 0 <= first <= MAX_INDEX + 1 - count or not 0 <= term <= MAX_INDEX or longest > MAX_PAYLOAD_BYTES:
         raise InvalidInput(f"entry {first} in term {term} with {longest} bytes: index and term are 0 to "
                            f"{MAX_INDEX}, a payload at most {MAX_PAYLOAD_BYTES} bytes")
-    return first, term, owned
 
 
 def _runs_of(entries: Iterable[Entry | tuple[int, int, Buffer]]) -> list[_Run]:
