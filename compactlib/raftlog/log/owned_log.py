@@ -305,15 +305,8 @@ class OwnedLog(LogReading):
                 fence: CommitFence | None = None) -> LogCompactionReport:
         """Compact the log: drop and rewrite what the last snapshot left dead. Appends and reads are not blocked.
 
-        An interrupted compaction is finished first.
-
-        Args:
-            plan: the plan of this log; default `plan(policy)`.
-            policy: chooses the victims, instead of the log's own rule. Not together with a plan.
-            executor: runs the copying; default this thread.
-            budget: the budget of the copying.
-            observer: receives events, as the log's own observer does.
-            fence: entered around the drops, and around each group's commit.
+        An interrupted compaction is finished first. Arguments as of `compactlib.contract.Compaction`; the fence is
+        entered around the drops, and around each group's commit.
 
         Returns:
             The report. It is empty (`is_empty`) if there was nothing to do, or no room for the rewrites; partial
