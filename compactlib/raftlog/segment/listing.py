@@ -172,7 +172,7 @@ def _read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
                           expected=f"segment 1 before segment {numbers[0]}, since the log never had a snapshot")
     if row is not None and not numbers:
         raise CorruptData(path=os.fspath(folder), offset=0, found="no segment",
-                          expected="at least one, since the log has a snapshot")
+                          expected="at least one segment, since the log has a snapshot")
     # A merged segment reaches from its first member to its last. After a crash, there may be segments within that
     # range: other members, or dropped segments. The merged segment has all of their live entries.
     kept: list[KnownSegment] = []

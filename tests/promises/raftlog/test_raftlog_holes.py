@@ -109,7 +109,8 @@ def test_log_that_was_truncated_to_nothing_keeps_an_empty_first_segment(tmp_path
         log.snapshot(1, live=())
     with SegmentLog(tmp_path, OPTIONS.log) as log:
         assert not (tmp_path / f"{1:016d}.segment").exists()
-        log.append([(1 + index, 2, b"another") for index in range(1, 9)])
+        log.append([(index, 2, b"another") for index in range(2, 10)])
+        log.snapshot(8, live=())
         assert log.compact().dropped
 
 
