@@ -429,8 +429,8 @@ MISTAKES: Sequence[Mistake] = (
         "A log whose snapshot was lost is opened, and the machine is begun anew behind what it covers."),
     Mistake(
         "snapshot-of-unknown-outcome-goes-on", "compactlib/raftlog/log/owned_log.py",
-        "                    self._guard.fail(error)\n",
-        "                    self._guard.undone()\n",
+        "                if snapshot_version(self._folder) == before:\n",
+        "                if before:\n",
         ("tests/promises/test_promise_lost_snapshot_folder.py",),
         "Entries are acknowledged that a snapshot covers which was refused and is in force after a crash."),
     Mistake(
