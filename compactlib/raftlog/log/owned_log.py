@@ -122,12 +122,17 @@ class OwnedLog(LogReading):
         create: whether a missing log is created.
         memtable: entries that are in no segment yet.
         open_files: bounds the files that are open for reading; default only this log's.
+
+    Attributes:
+        policy: chooses the victims when the trigger is due.
+        recovery: the compactions that opening has finished or undone, and the leftovers that it has removed.
     """
 
     def __init__(self, folder: str, options: LogOptions, *, create: bool = True, memtable: Memtable | None = None,
                  open_files: OpenFiles | None = None) -> None:
         self._folder = folder
         self._options = options
+        self.policy: LogPolicy = options.policy
         self._is_of_store = memtable is not None
         self._open_files = OpenFiles(options.max_open_segments) if open_files is None else open_files
         self._files = options.files
@@ -145,8 +150,8 @@ class OwnedLog(LogReading):
             self._listed: dict[int, SegmentRef] = {ref.number: ref for ref in self._own.refs}
         with contextlib.ExitStack() as unfinished:
             unfinished.callback(guard.release)
-            if self._recovery:
-                self._observer.event("raftlog_recovered", **attrs.asdict(self._recovery))
+            if self.recovery:
+                self._observer.event("raftlog_recovered", **attrs.asdict(self.recovery))
             if self.torn_entries:
                 self._observer.event("raftlog_torn_tail_cut", records=self.torn_entries,
                                      segment=self._own.newest_number)
@@ -167,7 +172,7 @@ class OwnedLog(LogReading):
         # A new folder's name; and an earlier owner may have been killed before it synced names.
         sync_names(self._files, folder)
         row = self._found_row()
-        self._recovery = recover_folder(self._files, folder)
+        self.recovery: LogRecoveryReport = recover_folder(self._files, folder)
         found = read_folder(folder, row)
         if row is None and not found.known:
             require_links(folder, os.path.join(lock_folder, LOCK_NAME))
@@ -181,19 +186,9 @@ class OwnedLog(LogReading):
         return segments
 
     @property
-    def recovery(self) -> LogRecoveryReport:
-        """The compactions that opening the log has finished or undone, and the leftovers that it has removed."""
-        return self._recovery
-
-    @property
     def torn_entries(self) -> int:
         """Count of entries that opening the log has cut off at its end; none of them was acknowledged by a `sync`."""
         return self._own.torn_entries
-
-    @property
-    def policy(self) -> LogPolicy:
-        """The log's own policy, for compactions when the trigger is due."""
-        return self._options.policy
 
     @property
     def is_compacting(self) -> bool:
@@ -296,7 +291,7 @@ class OwnedLog(LogReading):
         now, room = self._clock.now(), self._files.available_bytes(self._folder)
         if policy is not None:
             return plan_for(view, policy, now, bytes_available=room)
-        return self._cadence.plan(view, self._options.policy, now, bytes_available=room)
+        return self._cadence.plan(view, self.policy, now, bytes_available=room)
 
     # -- the five steps
 

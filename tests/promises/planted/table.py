@@ -430,7 +430,7 @@ MISTAKES: Sequence[Mistake] = (
     Mistake(
         "snapshot-of-unknown-outcome-goes-on", "compactlib/raftlog/log/owned_log.py",
         "                if snapshot_version(self._folder) == before:\n",
-        "                if before:\n",
+        "                if True:\n",
         ("tests/promises/test_promise_lost_snapshot_folder.py",),
         "Entries are acknowledged that a snapshot covers which was refused and is in force after a crash."),
     Mistake(
