@@ -278,7 +278,7 @@ class LogReading(Closing):
                 first = part.last + 1
         for slab in slabs:
             for entry in slab.entries(first, last):
-                if self._segments.row is None or not self._segments.row.is_dead(entry.index):
+                if not self.state.is_dead(entry.index):
                     yield entry
 
     def _end_of_segments(self) -> int:
@@ -407,10 +407,9 @@ class LogReading(Closing):
         """As `verify`, without the WAL; for callers that verify many logs of a store."""
         with self._segments.lease():
             examine_segments(self._folder, seen, budget=budget)
-            row = self._segments.row
-            lost = IndexSet() if row is None else row.live - self.unflushed
+            lost = self.state.live - self.unflushed
             # A damaged segment is listed already.
-            lost -= self._segments.held(lost.at_most(self._end_of_segments()), counted=(CorruptData, Unsupported))
+            lost -= self._segments.held(lost, counted=(CorruptData, Unsupported))
         for index in lost:
             try:
                 # It may have died, or moved to another segment.
@@ -428,7 +427,7 @@ class LogReading(Closing):
 
     def _hole(self) -> int | None:
         """The first missing index above the snapshot, by the ranges of the segments; `None` without a hole."""
-        held = self.unflushed.union(*(IndexSet.range(each.ref.first, each.ref.last) for each in self._segments.known()))
+        held = self.unflushed.union(*(IndexSet.range(ref.first, ref.last) for ref in self._segments.refs))
         above = held.at_least(self.state.index + 1)
         if not above:
             return None

@@ -83,6 +83,16 @@ def test_log_of_a_store_without_its_first_segment_is_damaged_alone(tmp_path: Pat
         assert len(list(store.log("b").entries())) == 12
 
 
+def test_lost_row_of_a_log_that_has_dropped_segments_is_named(tmp_path: Path) -> None:
+    with SegmentLog(tmp_path, OPTIONS.log) as log:
+        log.append([(index, 1, b"entry") for index in range(1, 13)])
+        log.snapshot(8, live=())
+        assert log.compact().dropped
+    (tmp_path / "SNAPSHOT").unlink()
+    with pytest.raises(CorruptData, match="never had a snapshot"):
+        SegmentLog(tmp_path)
+
+
 def test_log_without_its_only_segment_and_with_a_snapshot_is_damaged(tmp_path: Path) -> None:
     with SegmentLog(tmp_path) as log:
         log.append([(1, 1, b"entry"), (2, 1, b"entry")])
