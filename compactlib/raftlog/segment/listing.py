@@ -17,7 +17,7 @@ import attrs
 from compactlib.errors import CorruptData, NotFound, StorageError, Unsupported
 from compactlib.files.disk import StrPath, list_folder, look_at
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.names import segment_name, segment_number
+from compactlib.raftlog.names import HARD_STATE_NAME, segment_name, segment_number
 from compactlib.raftlog.segment.format import SegmentIndex
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.snapshot_meta import SnapshotMeta
@@ -125,7 +125,7 @@ def read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
 
     Raises:
         CorruptData, Unsupported: a segment is damaged or of an unknown version, or missing: segment 1 of a log without
-            a snapshot, or all of a log with one.
+            a snapshot, or all of a log with a snapshot or a vote.
         NotFound: files were removed during each of many attempts.
         StorageError: a segment cannot be read.
     """
@@ -170,9 +170,9 @@ def _read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
     if row is None and numbers and numbers[0] != 1:
         raise CorruptData(path=os.path.join(folder, segment_name(1)), offset=0, found="no file",
                           expected=f"segment 1 before segment {numbers[0]}, since the log never had a snapshot")
-    if row is not None and not numbers:
+    if not numbers and (row is not None or look_at(os.path.join(folder, HARD_STATE_NAME)) is not None):
         raise CorruptData(path=os.fspath(folder), offset=0, found="no segment",
-                          expected="at least one segment, since the log has a snapshot")
+                          expected="at least one segment, since there is a snapshot or a vote")
     # A merged segment reaches from its first member to its last. After a crash, there may be segments within that
     # range: other members, or dropped segments. The merged segment has all of their live entries.
     kept: list[KnownSegment] = []

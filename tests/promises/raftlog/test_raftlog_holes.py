@@ -102,6 +102,14 @@ def test_log_without_its_only_segment_and_with_a_snapshot_is_damaged(tmp_path: P
         SegmentLog(tmp_path)
 
 
+def test_log_without_its_only_segment_and_with_a_vote_is_damaged(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, OPTIONS) as store:
+        store.log("a").record_hard_state(3, "member-1")
+    (tmp_path / "logs" / "a" / f"{1:016d}.segment").unlink()
+    with RaftLogStore(tmp_path, OPTIONS) as store:
+        assert store.status().damaged == ("a",)
+
+
 def test_log_that_was_truncated_to_nothing_keeps_an_empty_first_segment(tmp_path: Path) -> None:
     payload = b"an entry that was taken back" * 1000
     with SegmentLog(tmp_path, OPTIONS.log) as log:
