@@ -56,7 +56,7 @@ _ENTRY_HEAD = struct.Struct("<QQI")
 _RECORD = struct.Struct("<QQIIQII")
 _CRC = struct.Struct("<I")
 
-_OPEN, _SEALED, _ASCENDING = 1, 2, 4
+_OPEN, _SEALED, _ASCENDING, _ALONE = 1, 2, 4, 8
 _WORDS = RECORD_BYTES // 8
 _HALVES = RECORD_BYTES // 4
 
@@ -89,6 +89,8 @@ class Seal:
         index_crc: CRC-32 of the bytes of these records.
         sealed: whether the segment is complete, with exactly these entries.
         sequence: number of the seal in its segment; the highest counts. It determines the seal's place.
+        is_alone: whether a sealed segment may be the newest: a full disk may have no room for the next one. Else the
+            next segment is there, or was lost.
     """
 
     entries: int
@@ -96,6 +98,7 @@ class Seal:
     index_crc: int
     sealed: bool
     sequence: int = 0
+    is_alone: bool = False
 
     @property
     def place(self) -> int:
@@ -262,7 +265,7 @@ def encode_header(header: Header) -> bytes:
 
 def encode_seal(seal: Seal) -> bytes:
     """The 32 seal bytes."""
-    state = (_SEALED if seal.sealed else _OPEN) | _ASCENDING
+    state = (_SEALED if seal.sealed else _OPEN) | _ASCENDING | (_ALONE if seal.is_alone else 0)
     body = _SEAL.pack(seal.entries, state, seal.data_end, seal.index_crc, seal.sequence)
     return body + _CRC.pack(crc32(body, 0))
 
@@ -301,9 +304,9 @@ def _seal_at(data: bytes, place: int) -> Seal | None:
         return None
     entries, state, data_end, index_crc, sequence = _SEAL.unpack_from(body)
     (stored,) = _CRC.unpack_from(body, SEAL_BYTES - 4)
-    if stored != crc32(body[:SEAL_BYTES - 4], 0) or state & ~_ASCENDING not in (_OPEN, _SEALED):
+    if stored != crc32(body[:SEAL_BYTES - 4], 0) or state & ~(_ASCENDING | _ALONE) not in (_OPEN, _SEALED):
         return None
-    seal = Seal(entries, data_end, index_crc, bool(state & _SEALED), sequence)
+    seal = Seal(entries, data_end, index_crc, bool(state & _SEALED), sequence, bool(state & _ALONE))
     return seal if seal.place == place else None
 
 

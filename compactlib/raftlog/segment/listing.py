@@ -125,7 +125,7 @@ def read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
 
     Raises:
         CorruptData, Unsupported: a segment is damaged or of an unknown version, or missing: segment 1 of a log without
-            a snapshot, or all of a log with a snapshot or a vote.
+            a snapshot, the newest, or all of a log with a snapshot or a vote.
         NotFound: files were removed during each of many attempts.
         StorageError: a segment cannot be read.
     """
@@ -163,13 +163,21 @@ def _read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
             dropped.append(number)
         # Behind an unsealed segment there is at most an empty segment, which a truncation has begun.
         may_be_unsealed = may_be_unsealed and segment is None
-    if gone := set(numbers).difference(list_segments(folder)):
+    listed = list_segments(folder)
+    if gone := set(numbers).difference(listed):
         # The folder may have been read partly before and partly after a truncation by its owner.
         raise NotFound(f"segments {sorted(gone)} of {os.fspath(folder)} were removed while the folder was read; read "
                        f"it again")
     if row is None and numbers and numbers[0] != 1:
         raise CorruptData(path=os.path.join(folder, segment_name(1)), offset=0, found="no file",
                           expected=f"segment 1 before segment {numbers[0]}, since the log never had a snapshot")
+    seal = None if newest is None else newest.loaded.seal
+    if seal is not None and seal.sealed and not seal.is_alone:
+        if listed[-1] > numbers[-1]:
+            raise NotFound(f"segment {listed[-1]} of {os.fspath(folder)} was begun while the folder was read; read it "
+                           f"again")
+        raise CorruptData(path=os.path.join(folder, segment_name(numbers[-1] + 1)), offset=0, found="no file",
+                          expected=f"a segment behind segment {numbers[-1]}, which was ended")
     if not numbers and (row is not None or look_at(os.path.join(folder, HARD_STATE_NAME)) is not None):
         raise CorruptData(path=os.fspath(folder), offset=0, found="no segment",
                           expected="at least one segment, since there is a snapshot or a vote")

@@ -4,8 +4,9 @@
 The list is an immutable value that a change replaces as a whole, so that a read of an older segment takes no lock. A
 reader in another process that finds a file removed re-reads the folder.
 
-Entries are appended to the active segment, which is sealed when it is full. A number is never used twice, and nothing
-is appended to a file that was sealed once.
+Entries are appended to the active segment, which is sealed when it is full and the next is there: so a log whose newest
+segment is sealed has lost the next (`read_folder`). A number is never used twice, and nothing is appended to a file
+that was sealed once.
 
 **Truncation** leaves no file with truncated entries, in three steps, each durable before the next:
 
@@ -609,15 +610,14 @@ class Segments:
     def _roll(self) -> SegmentWriter:
         """Seal the active segment durably, and begin the next; an empty active segment stays."""
         writer = self._writer
+        if writer is not None and not len(writer.index):
+            return writer
+        successor = self._begin_successor()
         if writer is not None:
-            known = KnownSegment.of(writer.number, writer.index)
-            if known is None:
-                return writer
             # Sealed durably before its successor has entries: only the last segment with entries may be torn.
             writer.seal()
             writer.close()
-            self._end_active(known)
-        successor = self._begin_successor()
+            self._end_active(KnownSegment.of(writer.number, writer.index))
         self._use(successor)
         return successor
 

@@ -92,7 +92,7 @@ class SegmentWriter(Closing):
             writer = cls(files, out, loaded)
             writer._write_again(loaded)
             if not loaded.seal.sealed and (loaded.is_torn or not is_last):
-                writer._end_at(loaded.data_end)
+                writer._end_at(loaded.data_end, is_alone=is_last)
         return writer
 
     def _write_again(self, loaded: LoadedSegment) -> None:
@@ -118,12 +118,12 @@ class SegmentWriter(Closing):
             self._out.sync()
             self._write_seal(sealed=False)
 
-    def _end_at(self, data_end: int) -> None:
+    def _end_at(self, data_end: int, *, is_alone: bool) -> None:
         """Seal the segment without its torn tail; an empty segment stays open."""
         if len(self.index):
             self._out.truncate(data_end)
             # To the other place: the seal that was found there may be torn.
-            self.seal()
+            self.seal(is_alone=is_alone)
         else:
             self.take_back()
 
@@ -237,8 +237,12 @@ class SegmentWriter(Closing):
             # Not synced: with an older seal, opening the segment checks more entries.
             self._write_seal(sealed=False)
 
-    def seal(self) -> None:
-        """Make everything durable and seal the segment: nothing is appended later."""
+    def seal(self, *, is_alone: bool = False) -> None:
+        """Make everything durable and seal the segment: nothing is appended later. The next segment is there already.
+
+        Args:
+            is_alone: it need not be there, see `Seal`.
+        """
         if not self._is_open:
             self._refuse()
         self.flush()
@@ -246,7 +250,7 @@ class SegmentWriter(Closing):
         self._out.sync()
         # From here on nothing is appended, also if the disk refuses the rest.
         self._is_open = False
-        self._write_seal(sealed=True)
+        self._write_seal(sealed=True, is_alone=is_alone)
         self._out.sync()
 
     def take_back(self) -> None:
@@ -264,7 +268,7 @@ class SegmentWriter(Closing):
         self._is_open = False
         if synced.entries:
             self._out.truncate(synced.data_end)
-            self._out.write_at(synced.place, [native.encode_seal(attrs.evolve(synced, sealed=True))])
+            self._out.write_at(synced.place, [native.encode_seal(attrs.evolve(synced, sealed=True, is_alone=True))])
             self._out.sync()
             return
         # No record may stay: the record of an empty payload would count again.
@@ -279,10 +283,11 @@ class SegmentWriter(Closing):
         if self._zeros.filled > self._flushed_end:
             self._out.truncate(self._flushed_end)
 
-    def _write_seal(self, *, sealed: bool) -> None:
+    def _write_seal(self, *, sealed: bool, is_alone: bool = False) -> None:
         """Write the next seal, after an fsync that has covered the last seal."""
         self._synced = self._seal_now(self._synced.sequence + 1)
-        self._out.write_at(self._synced.place, [native.encode_seal(attrs.evolve(self._synced, sealed=sealed))])
+        seal = attrs.evolve(self._synced, sealed=sealed, is_alone=is_alone)
+        self._out.write_at(seal.place, [native.encode_seal(seal)])
 
     def _seal_now(self, sequence: int) -> native.Seal:
         return native.Seal(self._flushed_entries, self._flushed_end, self._index_crc, False, sequence)

@@ -250,6 +250,12 @@ MISTAKES: Sequence[Mistake] = (
         (HOLES + "test_lost_first_segment_without_a_snapshot_is_named_at_opening",),
         "Acknowledged entries are gone, and the log begins behind them."),
     Mistake(
+        "lost-newest-segment-unseen", "compactlib/raftlog/segment/listing.py",
+        "    if seal is not None and seal.sealed and not seal.is_alone:\n",
+        "    if seal is not None and not numbers:\n",
+        (HOLES + "test_lost_newest_segment_is_named_at_opening",),
+        "Acknowledged entries are gone, and new ones get their indexes."),
+    Mistake(
         "log-of-a-store-opened-as-a-store", "compactlib/raftlog/store.py",
         "        require_no_store(self._folder)\n",
         "",

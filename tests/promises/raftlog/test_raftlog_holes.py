@@ -83,6 +83,27 @@ def test_log_of_a_store_without_its_first_segment_is_damaged_alone(tmp_path: Pat
         assert len(list(store.log("b").entries())) == 12
 
 
+@pytest.mark.parametrize("opened", [SegmentLog, LogReader])
+def test_lost_newest_segment_is_named_at_opening(opened: Callable[[Path], SegmentLog | LogReader],
+                                                 tmp_path: Path) -> None:
+    with SegmentLog(tmp_path, OPTIONS.log) as log:
+        log.append([(index, 1, b"entry") for index in range(1, 15)])
+        log.snapshot(7, live=[2, 7])
+        log.compact(policy=SeedPolicy())
+    max(tmp_path.glob("*.segment")).unlink()
+    with pytest.raises(CorruptData, match="which was ended"):
+        opened(tmp_path)
+
+
+def test_log_of_a_store_without_its_newest_segment_is_damaged(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, OPTIONS) as store:
+        store.log("a").append([(index, 1, b"entry") for index in range(1, 15)])
+        store.flush()
+    max((tmp_path / "logs" / "a").glob("*.segment")).unlink()
+    with RaftLogStore(tmp_path, OPTIONS) as store:
+        assert store.status().damaged == ("a",)
+
+
 def test_lost_row_of_a_log_that_has_dropped_segments_is_named(tmp_path: Path) -> None:
     with SegmentLog(tmp_path, OPTIONS.log) as log:
         log.append([(index, 1, b"entry") for index in range(1, 13)])
