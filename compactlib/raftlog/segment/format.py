@@ -56,7 +56,7 @@ _ENTRY_HEAD = struct.Struct("<QQI")
 _RECORD = struct.Struct("<QQIIQII")
 _CRC = struct.Struct("<I")
 
-_OPEN, _SEALED, _ASCENDING, _ALONE = 1, 2, 4, 8
+_OPEN, _SEALED, _ALONE = 5, 6, 7
 _WORDS = RECORD_BYTES // 8
 _HALVES = RECORD_BYTES // 4
 
@@ -265,7 +265,7 @@ def encode_header(header: Header) -> bytes:
 
 def encode_seal(seal: Seal) -> bytes:
     """The 32 seal bytes."""
-    state = (_SEALED if seal.sealed else _OPEN) | _ASCENDING | (_ALONE if seal.is_alone else 0)
+    state = _ALONE if seal.is_alone else _SEALED if seal.sealed else _OPEN
     body = _SEAL.pack(seal.entries, state, seal.data_end, seal.index_crc, seal.sequence)
     return body + _CRC.pack(crc32(body, 0))
 
@@ -304,9 +304,9 @@ def _seal_at(data: bytes, place: int) -> Seal | None:
         return None
     entries, state, data_end, index_crc, sequence = _SEAL.unpack_from(body)
     (stored,) = _CRC.unpack_from(body, SEAL_BYTES - 4)
-    if stored != crc32(body[:SEAL_BYTES - 4], 0) or state & ~(_ASCENDING | _ALONE) not in (_OPEN, _SEALED):
+    if stored != crc32(body[:SEAL_BYTES - 4], 0) or state not in (_OPEN, _SEALED, _ALONE):
         return None
-    seal = Seal(entries, data_end, index_crc, bool(state & _SEALED), sequence, bool(state & _ALONE))
+    seal = Seal(entries, data_end, index_crc, state != _OPEN, sequence, state == _ALONE)
     return seal if seal.place == place else None
 
 
