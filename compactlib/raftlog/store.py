@@ -88,6 +88,7 @@ class RaftLogStore(Closing):
 
     def __init__(self, folder: StrPath, options: StoreOptions | None = None, *, create: bool = True) -> None:
         self._folder = local_path(folder)
+        require_no_store(self._folder)
         self._wal_folder = os.path.join(self._folder, WAL_FOLDER)
         self._logs_folder = os.path.join(self._folder, LOGS_FOLDER)
         self.options: StoreOptions = StoreOptions() if options is None else options
@@ -102,7 +103,6 @@ class RaftLogStore(Closing):
         self._flusher = PeriodicService(self._flush_in_background, name=f"flushes of {self._folder}",
                                         clock=self.options.log.clock)
         self._guard = Guard(f"the store in {self._folder}")
-        require_no_store(self._folder)
         if not create:
             self._require_there()
         self._make_folders()
