@@ -162,12 +162,9 @@ class OwnedLog(LogReading):
         return read_snapshot_meta(self._folder)
 
     def _opened(self, folder: str, guard: Guard) -> Segments:
-        lock_folder = folder
-        if self._is_of_store:
-            # The store's lock keeps out other owners (`require_no_store`), so that its logs need no handles.
-            lock_folder = os.path.dirname(os.path.dirname(folder))
-            guard.stand_for(folder)
-        else:
+        # The lock of a store keeps other owners out of its logs too (`require_no_store`), which so need no handles.
+        locked = os.path.dirname(os.path.dirname(folder)) if self._is_of_store else folder
+        if not self._is_of_store:
             guard.lock_folder(folder, meanwhile="read it with a LogReader")
         # A new folder's name; and an earlier owner may have been killed before it synced names.
         sync_names(self._files, folder)
@@ -175,7 +172,7 @@ class OwnedLog(LogReading):
         self.recovery: LogRecoveryReport = recover_folder(self._files, folder)
         found = read_folder(folder, row)
         if row is None and not found.known:
-            require_links(folder, os.path.join(lock_folder, LOCK_NAME))
+            require_links(folder, os.path.join(locked, LOCK_NAME))
         segments = Segments(folder, guard, found.known, row, open_files=self._open_files)
         segments.begin_writing(self._files, self._options.limits, found, rests=self._is_of_store)
         removed, _ = segments.remove_dropped()
