@@ -162,9 +162,11 @@ class OwnedLog(LogReading):
         return read_snapshot_meta(self._folder)
 
     def _opened(self, folder: str, guard: Guard) -> Segments:
-        # The lock of a store keeps other owners out of its logs too (`require_no_store`), which so need no handles.
-        locked = os.path.dirname(os.path.dirname(folder)) if self._is_of_store else folder
-        if not self._is_of_store:
+        locked = folder
+        if self._is_of_store:
+            # The store's lock keeps other owners out of its logs too (`require_no_store`), which so need no handles.
+            locked = os.path.dirname(os.path.dirname(folder))
+        else:
             guard.lock_folder(folder, meanwhile="read it with a LogReader")
         # A new folder's name; and an earlier owner may have been killed before it synced names.
         sync_names(self._files, folder)
@@ -498,19 +500,13 @@ class OwnedLog(LogReading):
     def reclaim(self, *, budget: Budget | None = None) -> LogReclaimReport:
         """Remove files for which leases or `keep_links_seconds` have ended, and leftovers of an interrupted compaction.
 
-        Every compaction does this too.
-
-        Args:
-            budget: checked at the start.
-
-        Returns:
-            The report; if it is empty, `why` names the gate.
+        Every compaction does this too. The budget is checked at the start. If the report is empty, its `why` names the
+        gate.
 
         Raises:
             Busy: a compaction or a reclaim runs, or the budget is spent.
             StorageError: the disk refused; the next call retries.
             TaskFailed: `on_changes` raised; no file was removed.
-            Closed: the log was closed.
         """
         self._require_open()
         run = Run(self._guard, budget)

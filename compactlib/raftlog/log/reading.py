@@ -300,14 +300,7 @@ class LogReading(Closing):
     def view(self, *, budget: Budget | None = None) -> LogView:
         """The current view for policies. A segment whose index cannot be read is listed as damaged.
 
-        The owner's pinned entries count as live.
-
-        Args:
-            budget: checked before each segment whose index has to be read.
-
-        Raises:
-            BudgetSpent: the budget is spent.
-            Closed: the log was closed.
+        The owner's pinned entries count as live. The budget is checked before each segment whose index has to be read.
         """
 
     def _view_of(self, known: Sequence[KnownSegment], state: SnapshotMeta | None, limits: SegmentLimits,
@@ -385,15 +378,8 @@ class LogReading(Closing):
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
         """Read every entry, also in a store's WAL, and list what is damaged or missing.
 
-        A live index without an entry is missing. Compactions may run at the same time.
-
-        Args:
-            budget: checked before each segment.
-
-        Raises:
-            BudgetSpent: the budget is spent.
-            StorageError: a file cannot be read.
-            Closed: the log was closed.
+        A live index without an entry is missing. Compactions may run at the same time. The budget is checked before
+        each segment.
         """
         self._require_open()
         seen = Examination()
