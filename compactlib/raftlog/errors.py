@@ -44,10 +44,6 @@ class LiveAboveSnapshot(InvalidInput):
 class NotALog(InvalidInput):
     """The folder does not hold a log of this kind. Check the path, or create a log in an empty folder."""
 
-    def __init__(self, message: str, *, path: str) -> None:
-        super().__init__(message)
-        self.path = path
-
 
 class LiveIndexMissing(NotFound):
     """A live set has indexes that are in no segment. Nothing was changed: the previous snapshot stays in force."""

@@ -47,7 +47,7 @@ from compactlib.files.disk import (
 from compactlib.guard import Guard
 from compactlib.observer import Observer, Observers
 from compactlib.raftlog.errors import NotALog
-from compactlib.raftlog.log.folder import Examination, examine_wal, is_log
+from compactlib.raftlog.log.folder import Examination, examine_wal, is_log, require_no_store
 from compactlib.raftlog.names import LOGS_FOLDER, WAL_FOLDER
 from compactlib.raftlog.options import StoreOptions
 from compactlib.raftlog.raft_log import RaftLog
@@ -82,12 +82,13 @@ class RaftLogStore(Closing):
         NotALog: there is no store in the folder, and `create` is not set; nothing was changed.
         Busy: another process, or another object in this one, has the store open.
         CorruptData: a WAL file is missing, or damaged in its durable part.
-        Unsupported: a WAL file was written by a later release.
+        Unsupported: a WAL file was written by a later release, or the folder is that of a log of a store.
         StorageError: the disk refused.
     """
 
     def __init__(self, folder: StrPath, options: StoreOptions | None = None, *, create: bool = True) -> None:
         self._folder = local_path(folder)
+        require_no_store(self._folder)
         self._wal_folder = os.path.join(self._folder, WAL_FOLDER)
         self._logs_folder = os.path.join(self._folder, LOGS_FOLDER)
         self.options: StoreOptions = StoreOptions() if options is None else options
@@ -133,7 +134,7 @@ class RaftLogStore(Closing):
         for path in (self._folder, self._wal_folder, self._logs_folder):
             if not os.path.isdir(path):
                 raise NotALog(f"{self._folder} is no store of logs: there is no folder {path}; check the path, or open "
-                              f"it with create=True to create a store", path=self._folder)
+                              f"it with create=True to create a store")
 
     def _make_folders(self) -> None:
         for path in (self._folder, self._wal_folder, self._logs_folder):

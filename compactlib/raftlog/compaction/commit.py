@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import attrs
 
@@ -156,9 +156,8 @@ def finish_groups(files: Files, folder: StrPath, groups: Sequence[Sequence[int]]
 # -- step 5
 
 
-def purge_links(files: Files, folder: StrPath, *, now: float, keep_seconds: float,
-                is_leased: Callable[[int], bool] = lambda number: False) -> tuple[int, ...]:
-    """Remove the links of merged segments that are older than `keep_seconds` and not leased, and dangling links.
+def purge_links(files: Files, folder: StrPath, *, now: float, keep_seconds: float) -> tuple[int, ...]:
+    """Remove the links of merged segments that are older than `keep_seconds`, and dangling links.
 
     Returns the numbers whose links were removed. `now` is in seconds since the epoch, as the links' times.
     """
@@ -168,8 +167,7 @@ def purge_links(files: Files, folder: StrPath, *, now: float, keep_seconds: floa
         found = look_at(path)
         if found is None:
             continue
-        is_old = now - found.st_mtime >= keep_seconds
-        if not os.path.exists(path) or (is_old and not is_leased(number)):
+        if now - found.st_mtime >= keep_seconds or not os.path.exists(path):
             files.unlink(path)
             removed.append(number)
     return tuple(removed)

@@ -56,7 +56,7 @@ _ENTRY_HEAD = struct.Struct("<QQI")
 _RECORD = struct.Struct("<QQIIQII")
 _CRC = struct.Struct("<I")
 
-_OPEN, _SEALED = 5, 6
+_OPEN, _SEALED, _ALONE = 5, 6, 7
 _WORDS = RECORD_BYTES // 8
 _HALVES = RECORD_BYTES // 4
 
@@ -89,6 +89,8 @@ class Seal:
         index_crc: CRC-32 of the bytes of these records.
         sealed: whether the segment is complete, with exactly these entries.
         sequence: number of the seal in its segment; the highest counts. It determines the seal's place.
+        is_alone: whether a sealed segment may be the newest: a full disk may have no room for the next one. Else the
+            next segment is there, or was lost.
     """
 
     entries: int
@@ -96,6 +98,7 @@ class Seal:
     index_crc: int
     sealed: bool
     sequence: int = 0
+    is_alone: bool = False
 
     @property
     def place(self) -> int:
@@ -261,7 +264,8 @@ def encode_header(header: Header) -> bytes:
 
 def encode_seal(seal: Seal) -> bytes:
     """The 32 seal bytes."""
-    body = _SEAL.pack(seal.entries, _SEALED if seal.sealed else _OPEN, seal.data_end, seal.index_crc, seal.sequence)
+    state = _ALONE if seal.is_alone else _SEALED if seal.sealed else _OPEN
+    body = _SEAL.pack(seal.entries, state, seal.data_end, seal.index_crc, seal.sequence)
     return body + _CRC.pack(crc32(body, 0))
 
 
@@ -299,9 +303,9 @@ def _seal_at(data: bytes, place: int) -> Seal | None:
         return None
     entries, state, data_end, index_crc, sequence = _SEAL.unpack_from(body)
     (stored,) = _CRC.unpack_from(body, SEAL_BYTES - 4)
-    if stored != crc32(body[:SEAL_BYTES - 4], 0) or state not in (_OPEN, _SEALED):
+    if stored != crc32(body[:SEAL_BYTES - 4], 0) or state not in (_OPEN, _SEALED, _ALONE):
         return None
-    seal = Seal(entries, data_end, index_crc, state == _SEALED, sequence)
+    seal = Seal(entries, data_end, index_crc, state != _OPEN, sequence, state == _ALONE)
     return seal if seal.place == place else None
 
 

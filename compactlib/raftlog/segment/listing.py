@@ -18,7 +18,7 @@ import attrs
 from compactlib.errors import CorruptData, NotFound, StorageError, Unsupported
 from compactlib.files.disk import StrPath, list_folder, look_at
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.names import segment_name, segment_number
+from compactlib.raftlog.names import HARD_STATE_NAME, segment_name, segment_number
 from compactlib.raftlog.segment.format import SegmentIndex
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.snapshot_meta import SnapshotMeta
@@ -80,7 +80,8 @@ class FolderContents:
     Attributes:
         known: segments with entries, oldest first, with disjoint ranges.
         dropped: numbers of segments whose files can go: empty segments, without the newest; segments whose live
-            entries are all in an older segment; and copies of merged segments (`leader_copied_to`).
+            entries are all in an older segment; and copies of merged segments (`leader_copied_to`). Segment 1 of a log
+            without a snapshot is emptied instead.
         leaders: numbers of these older segments.
         newest: the open reader of the newest segment, which may be empty. `None` if there is no segment.
     """
@@ -95,6 +96,8 @@ def read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
     """Open every segment, and read its index; `row` is the snapshot in force. Raises as `open_segment`.
 
     If a compaction in another process removes a file during that, the folder is listed again, up to 100 times.
+    A segment that must be there is missed (`CorruptData`): segment 1 of a log without a snapshot, the newest, and any
+    of a log with a snapshot or a vote.
     """
     for _ in range(_MAX_LISTINGS - 1):
         try:
@@ -130,10 +133,24 @@ def _read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
             dropped.append(number)
         # Behind an unsealed segment there is at most an empty segment, which a truncation has begun.
         may_be_unsealed = may_be_unsealed and segment is None
-    if gone := set(numbers).difference(list_segments(folder)):
+    listed = list_segments(folder)
+    if gone := set(numbers).difference(listed):
         # The folder may have been read partly before and partly after a truncation by its owner.
         raise NotFound(f"segments {sorted(gone)} of {os.fspath(folder)} were removed while the folder was read; read "
                        f"it again")
+    if row is None and numbers and numbers[0] != 1:
+        raise CorruptData(path=os.path.join(folder, segment_name(1)), offset=0, found="no file",
+                          expected=f"segment 1 before segment {numbers[0]}, since the log never had a snapshot")
+    seal = None if newest is None else newest.loaded.seal
+    if seal is not None and seal.sealed and not seal.is_alone:
+        if listed[-1] > numbers[-1]:
+            raise NotFound(f"segment {listed[-1]} of {os.fspath(folder)} was begun while the folder was read; read it "
+                           f"again")
+        raise CorruptData(path=os.path.join(folder, segment_name(numbers[-1] + 1)), offset=0, found="no file",
+                          expected=f"a segment behind segment {numbers[-1]}, which was ended")
+    if not numbers and (row is not None or look_at(os.path.join(folder, HARD_STATE_NAME)) is not None):
+        raise CorruptData(path=os.fspath(folder), offset=0, found="no segment",
+                          expected="at least one segment, since there is a snapshot or a vote")
     # A merged segment reaches from its first member to its last. After a crash, there may be segments within that
     # range: other members, or dropped segments. The merged segment has all of their live entries.
     kept: list[SegmentStats] = []

@@ -4,13 +4,15 @@
 The list is an immutable value that a change replaces as a whole, so that a read of an older segment takes no lock. A
 reader in another process that finds a file removed re-reads the folder.
 
-Entries are appended to the active segment, which is sealed when it is full. A number is never used twice, and nothing
-is appended to a file that was sealed once.
+Entries are appended to the active segment, which is sealed when it is full and the next is there: so a log whose newest
+segment is sealed has lost the next (`read_folder`). A number is never used twice, and nothing is appended to a file
+that was sealed once.
 
 **Truncation** leaves no file with truncated entries, in three steps, each durable before the next:
 
 (a) create the next segment, empty. It needs room; if there is none, nothing has changed;
-(b) remove the segments that begin above the cut, newest first, so that a crash leaves a prefix of the log;
+(b) remove the segments that begin above the cut, newest first, so that a crash leaves a prefix of the log. Segment 1
+    of a log without a snapshot is emptied instead: so such a log without it has lost it (`read_folder`);
 (c) end the segment with the cut by one more seal, with fewer entries.
 
 After a crash between these steps an empty newest segment is behind an unsealed segment. Opening seals the latter, and
@@ -168,6 +170,8 @@ class Segments:
         self._epoch = 0
         self._leases: set[Lease] = set()
         self._closed = False
+        # Whether the active segment's file is open only while it has entries that are not synced.
+        self._rests = False
         # Of the owner alone.
         self._files: Files | None = None
         self._limits = SegmentLimits()
@@ -185,15 +189,16 @@ class Segments:
 
     # -- opening for writing
 
-    def begin_writing(self, files: Files, limits: SegmentLimits, found: FolderContents) -> None:
+    def begin_writing(self, files: Files, limits: SegmentLimits, found: FolderContents, *, rests: bool = False) -> None:
         """Continue the newest segment, or begin the first, and drop the segments that a crash has left.
 
         Args:
             files: the disk.
             limits: of new segments.
             found: in the folder, which this process has locked, and in which no compaction runs.
+            rests: close the file of the active segment after each sync. Of many logs the open files are bounded then.
         """
-        self._files, self._limits = files, limits
+        self._files, self._limits, self._rests = files, limits, rests
         self._guard.keep(self)
         if found.newest is None:
             self._use(self._begin_successor())
@@ -207,7 +212,7 @@ class Segments:
             # No file is removed if its merged segment is damaged.
             for damage in self.reader(leader).damaged_entries():
                 raise damage
-        self._drop(found.dropped, 0.0)
+        self._drop([number for number in found.dropped if not self._emptied(number)], 0.0)
 
     def settle(self) -> None:
         """Make everything that opening has found durable, if it could not because the disk was full.
@@ -518,7 +523,12 @@ class Segments:
             self._begin("a sync")
             if self._writer is not None:
                 self._writer.sync()
+                self._rest(self._writer)
             self._guard.done()
+
+    def _rest(self, writer: SegmentWriter) -> None:
+        if self._rests:
+            writer.rest()
 
     def end_segment(self) -> None:
         """Seal the active segment, and begin the next."""
@@ -550,15 +560,14 @@ class Segments:
     def _roll(self) -> SegmentWriter:
         """Seal the active segment durably, and begin the next; an empty active segment stays."""
         writer = self._writer
+        if writer is not None and not len(writer.index):
+            return writer
+        successor = self._begin_successor()
         if writer is not None:
-            known = stats_of(writer.number, writer.index)
-            if known is None:
-                return writer
             # Sealed durably before its successor has entries: only the last segment with entries may be torn.
             writer.seal()
             writer.close()
-            self._end_active(known)
-        successor = self._begin_successor()
+            self._end_active(stats_of(writer.number, writer.index))
         self._use(successor)
         return successor
 
@@ -579,6 +588,7 @@ class Segments:
         """Make `writer` the active segment."""
         self._writer, self.newest_number, self._successor = writer, writer.number, None
         index = writer.index
+        self._rest(writer)
         self._newest_first = index.first if len(index) else _BEYOND
         if any(ref.number == writer.number for ref in self._view.refs[-1:]):
             self._show(self._view.known[:-1], [writer.number])
@@ -637,11 +647,19 @@ class Segments:
         self._use(successor)
         # Step (b).
         for number in reversed(removed):
-            self._disk.unlink(self._path_of(number))
-            self._disk.sync_folder(self.folder)
+            if not self._emptied(number):
+                self._disk.unlink(self._path_of(number))
+                self._disk.sync_folder(self.folder)
         # Step (c).
         if cut is not None:
             cut_segment(self._disk, self.folder, cut.ref.number, after)
+
+    def _emptied(self, number: int) -> bool:
+        """Empty segment 1 of a log without a snapshot, durably, whose file must stay; `False` for any other."""
+        if number != 1 or self.row is not None:
+            return False
+        cut_segment(self._disk, self.folder, number, -1)
+        return True
 
     # -- compaction
 
@@ -658,15 +676,14 @@ class Segments:
             self._show([each for each in self._view.known if each.ref.number not in gone], gone)
             self.dropped.update(dict.fromkeys(numbers, (self._epoch, now)))
 
-    def replace(self, members: Sequence[int], by: SegmentStats) -> int:
+    def replace(self, members: Sequence[int], by: SegmentStats) -> None:
         """Put the segment that has the live entries of `members` in their place; its name leads to its new file.
 
-        The caller holds the lock and has begun a change. Returns the number of the change, for `is_leased`.
+        The caller holds the lock and has begun a change.
         """
         known = list(self._view.known)
         known[between(self._view.refs, members)] = [by]
         self._show(known, members)
-        return self._epoch
 
     def oldest_dropped(self) -> float | None:
         """The time of the oldest of these drops, in seconds since the epoch; `None` without any."""

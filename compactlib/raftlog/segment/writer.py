@@ -51,13 +51,14 @@ class SegmentWriter(Closing):
         is_open: whether it takes entries: it is neither sealed nor closed.
     """
 
-    def __init__(self, out: OutFile, loaded: LoadedSegment) -> None:
+    def __init__(self, files: Files, out: OutFile, loaded: LoadedSegment) -> None:
         self.index: SegmentIndex = loaded.index
         self.header: native.Header = loaded.header
         self.number: int = loaded.header.number
         self.path: str = out.path
         self.torn_records: int = loaded.torn_records
-        self._out = out
+        self._files = files
+        self._file: OutFile | None = out
         self._data_end = self._flushed_end = loaded.data_end
         self._flushed_entries = len(loaded.index)
         self._index_crc = loaded.index_crc
@@ -76,7 +77,7 @@ class SegmentWriter(Closing):
         seal = native.Seal(0, header.data_start, 0, sealed=False)
         write_durably(files, path, [native.encode_start(header, seal)], temporary_suffix=TEMPORARY_SUFFIX)
         index = native.decode_records(b"")
-        return cls(files.open(path), LoadedSegment(index, header, seal, header.data_start, 0))
+        return cls(files, files.open(path), LoadedSegment(index, header, seal, header.data_start, 0))
 
     @classmethod
     def open(cls, files: Files, folder: StrPath, number: int, *, is_last: bool = True) -> SegmentWriter:
@@ -90,10 +91,10 @@ class SegmentWriter(Closing):
         out = files.open(path)
         with closed_on_failure(out):
             loaded = load_segment(out.fileno(), path, number=number)
-            writer = cls(out, loaded)
+            writer = cls(files, out, loaded)
             writer._write_again(loaded)
             if not loaded.seal.sealed and (loaded.is_torn or not is_last):
-                writer._end_at(loaded.data_end)
+                writer._end_at(loaded.data_end, is_alone=is_last)
         return writer
 
     def _write_again(self, loaded: LoadedSegment) -> None:
@@ -119,14 +120,21 @@ class SegmentWriter(Closing):
             self._out.sync()
             self._write_seal(sealed=False)
 
-    def _end_at(self, data_end: int) -> None:
+    def _end_at(self, data_end: int, *, is_alone: bool) -> None:
         """Seal the segment without its torn tail; an empty segment stays open."""
         if len(self.index):
             self._out.truncate(data_end)
             # To the other place: the seal that was found there may be torn.
-            self.seal()
+            self.seal(is_alone=is_alone)
         else:
             self.take_back()
+
+    @property
+    def _out(self) -> OutFile:
+        """The open file; `rest` has closed it."""
+        if self._file is None:
+            self._file = self._files.open(self.path)
+        return self._file
 
     @property
     def is_full(self) -> bool:
@@ -211,8 +219,12 @@ class SegmentWriter(Closing):
             # Not synced: with an older seal, opening the segment checks more entries.
             self._write_seal(sealed=False)
 
-    def seal(self) -> None:
-        """Make everything durable and seal the segment: nothing is appended later."""
+    def seal(self, *, is_alone: bool = False) -> None:
+        """Make everything durable and seal the segment: nothing is appended later. The next segment is there already.
+
+        Args:
+            is_alone: it need not be there, see `Seal`.
+        """
         if not self.is_open:
             self._refuse()
         self.flush()
@@ -220,19 +232,25 @@ class SegmentWriter(Closing):
         self._out.sync()
         # From here on nothing is appended, also if the disk refuses the rest.
         self.is_open = False
-        self._write_seal(sealed=True)
+        self._write_seal(sealed=True, is_alone=is_alone)
         self._out.sync()
 
     def take_back(self) -> None:
         """Truncate the segment to the synced entries and seal it, durably; an empty segment stays open. Needs no room.
 
         After a failed fsync, written entries may be readable and yet be lost in a crash. The last seal may be lost,
-        too: it is written again to the same place.
+        too: it is written again to the same place. A file that was not opened since `rest` has the synced entries
+        alone, and stays open for more.
         """
-        synced, self.is_open = self.synced, False
+        synced = self.synced
+        if self._file is None:
+            self.index, self._payloads, self._records = self.index.head(synced.entries), [], []
+            self._data_end = self._flushed_end
+            return
+        self.is_open = False
         if synced.entries:
             self._out.truncate(synced.data_end)
-            self._out.write_at(synced.place, [native.encode_seal(attrs.evolve(synced, sealed=True))])
+            self._out.write_at(synced.place, [native.encode_seal(attrs.evolve(synced, sealed=True, is_alone=True))])
             self._out.sync()
             return
         # No record may stay: the record of an empty payload would count again.
@@ -247,10 +265,11 @@ class SegmentWriter(Closing):
         if self._zeros.filled > self._flushed_end:
             self._out.truncate(self._flushed_end)
 
-    def _write_seal(self, *, sealed: bool) -> None:
+    def _write_seal(self, *, sealed: bool, is_alone: bool = False) -> None:
         """Write the next seal, after an fsync that has covered the last seal."""
         self.synced = self._seal_now(self.synced.sequence + 1)
-        self._out.write_at(self.synced.place, [native.encode_seal(attrs.evolve(self.synced, sealed=sealed))])
+        seal = attrs.evolve(self.synced, sealed=sealed, is_alone=is_alone)
+        self._out.write_at(seal.place, [native.encode_seal(seal)])
 
     def _seal_now(self, sequence: int) -> native.Seal:
         return native.Seal(self._flushed_entries, self._flushed_end, self._index_crc, False, sequence)
@@ -267,7 +286,14 @@ class SegmentWriter(Closing):
     def abandon(self) -> None:
         """Close the file without another write; entries that were not synced may be lost."""
         self.is_open = False
-        self._out.close()
+        if self._file is not None:
+            self._file.close()
+
+    def rest(self) -> None:
+        """Close the file until the next write opens it again. All entries are synced, and the last seal need not be."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def _refuse(self) -> None:
         raise Closed(f"the writer of {self.path} is closed; append to the next segment, or open this one again")
@@ -291,5 +317,8 @@ def cut_segment(files: Files, folder: StrPath, number: int, after: int) -> None:
         out.sync()
         out.write_at(seal.place, [native.encode_seal(seal)])
         out.sync()
+        if not len(kept):
+            # An empty segment is not rewritten.
+            out.truncate(end)
     finally:
         out.close()

@@ -14,6 +14,7 @@ LEFTOVERS = "tests/promises/staging/test_staging_leftovers.py::"
 PAIRS = "tests/promises/staging/test_staging_interleavings.py::test_every_pair_of_operations"
 TRUNCATED = "tests/promises/raftlog/test_raftlog_truncation.py::test_truncation_survives_a_power_failure"
 TRUNCATED_STORE = "tests/promises/raftlog/test_raftlog_truncation.py::test_cut_of_a_store_survives_a_power_failure"
+HOLES = "tests/promises/raftlog/test_raftlog_holes.py::"
 RECEIVED = "tests/promises/raftlog/test_raftlog_received_snapshots.py::"
 TORN = "tests/promises/test_promise_power_stories.py::test_torn_write_stays_away"
 
@@ -225,9 +226,9 @@ MISTAKES: Sequence[Mistake] = (
         "A segment that is not the newest is torn in a power failure, and the log cannot be opened."),
     Mistake(
         "truncation-removal-not-synced", "compactlib/raftlog/segment/segments.py",
-        "            self._disk.unlink(self._path_of(number))\n"
-        "            self._disk.sync_folder(self.folder)\n",
-        "            self._disk.unlink(self._path_of(number))\n",
+        "                self._disk.unlink(self._path_of(number))\n"
+        "                self._disk.sync_folder(self.folder)\n",
+        "                self._disk.unlink(self._path_of(number))\n",
         (TRUNCATED + "[little-several_segments]",),
         "Of a truncated log an older segment is gone and a newer one is there, so that it has a hole."),
     Mistake(
@@ -237,12 +238,42 @@ MISTAKES: Sequence[Mistake] = (
         (TRUNCATED + "[little-several_segments]",),
         "Of a truncated log an older segment is gone and a newer one is there, so that it has a hole."),
     Mistake(
+        "truncation-removes-the-first-segment", "compactlib/raftlog/segment/segments.py",
+        "        if number != 1 or self.row is not None:\n",
+        "        if number:\n",
+        (HOLES + "test_log_that_was_truncated_to_nothing_keeps_an_empty_first_segment",),
+        "A log that was truncated to nothing looks like one that has lost its first segment."),
+    Mistake(
+        "lost-first-segment-unseen", "compactlib/raftlog/segment/listing.py",
+        "    if row is None and numbers and numbers[0] != 1:\n",
+        "    if row is None and numbers and not numbers[0]:\n",
+        (HOLES + "test_lost_first_segment_without_a_snapshot_is_named_at_opening",),
+        "Acknowledged entries are gone, and the log begins behind them."),
+    Mistake(
+        "lost-newest-segment-unseen", "compactlib/raftlog/segment/listing.py",
+        "    if seal is not None and seal.sealed and not seal.is_alone:\n",
+        "    if seal is not None and not numbers:\n",
+        (HOLES + "test_lost_newest_segment_is_named_at_opening",),
+        "Acknowledged entries are gone, and new ones get their indexes."),
+    Mistake(
+        "log-of-a-store-opened-as-a-store", "compactlib/raftlog/store.py",
+        "        require_no_store(self._folder)\n",
+        "",
+        ("tests/promises/raftlog/test_raftlog_handles.py::test_folder_of_a_log_of_a_store_is_refused_by_name",),
+        "Two owners write in the folder of a log."),
+    Mistake(
+        "resting-segment-taken-back-on-the-disk", "compactlib/raftlog/segment/writer.py",
+        "        if self._file is None:\n            self.index,",
+        "        if False:\n            self.index,",
+        ("tests/promises/raftlog/test_raftlog_handles.py::test_flush_without_handles_is_repeated",),
+        "A flush that finds no file handle closes the log."),
+    Mistake(
         "truncation-seal-not-synced", "compactlib/raftlog/segment/writer.py",
         "        out.write_at(seal.place, [native.encode_seal(seal)])\n"
         "        out.sync()\n"
-        "    finally:\n",
+        "        if not len(kept):\n",
         "        out.write_at(seal.place, [native.encode_seal(seal)])\n"
-        "    finally:\n",
+        "        if not len(kept):\n",
         (TRUNCATED + "[little-within_a_segment]",),
         "Entries that were taken back are there again, and the new ones lie behind them."),
     Mistake(
@@ -404,8 +435,8 @@ MISTAKES: Sequence[Mistake] = (
         "A log whose snapshot was lost is opened, and the machine is begun anew behind what it covers."),
     Mistake(
         "snapshot-of-unknown-outcome-goes-on", "compactlib/raftlog/log/owned_log.py",
-        "                    self._guard.fail(error)\n",
-        "                    self._guard.undone()\n",
+        "                if snapshot_version(self._folder) == before:\n",
+        "                if True:\n",
         ("tests/promises/test_promise_lost_snapshot_folder.py",),
         "Entries are acknowledged that a snapshot covers which was refused and is in force after a crash."),
     Mistake(

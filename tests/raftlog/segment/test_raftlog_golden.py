@@ -126,6 +126,7 @@ def test_a_segment_left_open_is_read() -> None:
 def test_a_compacted_segment_is_read(tmp_path: Path) -> None:
     shutil.copy(GOLDEN / "compacted.segment", tmp_path / "0000000000000001.segment")
     write_snapshot_meta(LocalFiles(), tmp_path, SnapshotMeta(12, live=IndexSet.from_sorted([2, 3, 7, 12])))
+    SegmentWriter.create(LocalFiles(), tmp_path, 4).close()
     with LogReader(tmp_path) as log:
         assert list(log.entries()) == [Entry(index, 5, b"entry %d" % index) for index in (2, 3, 7, 12)]
         assert log.read(5) == DeadEntry(5, 12)
