@@ -2,8 +2,7 @@
 """The row of a log: its last snapshot with the live set, in the file `SNAPSHOT` (`docs/formats/raftlog-snapshot.md`).
 
 Replacing this file is the switch to the next snapshot. The row names the snapshot's state in the folder `snapshots/`,
-which is durable before. An empty live set is written too: a log without the file never had a snapshot. A log with the
-folder `snapshots/` has the file.
+which is durable before. A log without the file never had a snapshot; a log with the folder `snapshots/` has the file.
 """
 
 from __future__ import annotations
@@ -36,45 +35,42 @@ _HEAD = RecordFrame("snapshot row", b"CLRAFSNP", 1, "<H2xI")
 _LENGTH = struct.Struct("<12xI")
 
 
-def live_set_crc(data: bytes) -> int:
-    """CRC-32 of a live set as `IndexSet.to_bytes`, without its last 4 bytes.
-
-    Those are its own CRC; a CRC over data and its CRC would be the same for all data of that length.
-    """
-    return crc32(memoryview(data)[:-_OWN_CRC_BYTES])
-
-
 @attrs.frozen(kw_only=True)
 class SnapshotManifest:
-    """A snapshot's place in the log, with size and checksum of its state and of its live set. Compared by value.
+    """A snapshot without the content of its live set and its state. Compared by value, except `attempt`.
 
     Attributes:
-        index: everything up to here is in the snapshot or in a live entry.
+        index: everything up to here is in the snapshot or in a live entry; -1 without a snapshot.
         term: the term of the entry at `index`.
         machine_version: the host's own number for the form of the state, 0 .. 2**32 - 1.
-        live_count: live indexes.
         live_bytes: size of the live set as `IndexSet.to_bytes`.
-        live_crc: `live_set_crc` of those bytes.
+        live_crc: CRC-32 of those bytes without the last 4, which are their own CRC.
+        kept: length of the live run that ends at `index`.
         state_bytes: size of the state.
         state_crc: CRC-32 of the state.
+        attempt: the number in the name of the state's file; 0 if the host stores the state itself.
 
     Raises:
         InvalidInput: a number is out of its range.
     """
 
-    index: int = attrs.field(converter=whole, validator=is_whole(0, MAX_INDEX))
-    term: int = attrs.field(converter=whole, validator=is_whole(0, MAX_INDEX))
+    index: int = attrs.field(validator=is_whole(-1, MAX_INDEX))
+    term: int = attrs.field(validator=is_whole(0, MAX_INDEX))
     machine_version: int = attrs.field(default=0, converter=whole, validator=is_whole(0, _MAX_U32))
-    live_count: int = attrs.field(default=0, validator=is_whole(0, MAX_INDEX))
     live_bytes: int = attrs.field(default=0, validator=is_whole(0, MAX_INDEX))
     live_crc: int = attrs.field(default=0, validator=is_whole(0, _MAX_U32))
+    kept: int = attrs.field(default=0, validator=is_whole(0, MAX_INDEX + 1))
     state_bytes: int = attrs.field(default=0, validator=is_whole(0, MAX_INDEX))
     state_crc: int = attrs.field(default=0, validator=is_whole(0, _MAX_U32))
+    attempt: int = attrs.field(default=0, eq=False, validator=is_whole(0, _MAX_U32))
 
     def with_live(self, live: IndexSet) -> SnapshotManifest:
         """The same snapshot with another live set."""
-        data = live.to_bytes()
-        return attrs.evolve(self, live_count=live.count, live_bytes=len(data), live_crc=live_set_crc(data))
+        return self._with_live(live, live.to_bytes())
+
+    def _with_live(self, live: IndexSet, data: bytes) -> SnapshotManifest:
+        return attrs.evolve(self, live_bytes=len(data), live_crc=_live_crc(data),
+                            kept=self.index + 1 - _kept_from(live, self.index))
 
     def live_set(self, data: bytes, *, path: str) -> IndexSet:
         """The live set in `data`, which must be this snapshot's. O(runs).
@@ -88,12 +84,25 @@ class SnapshotManifest:
             Unsupported: a later release wrote it.
         """
         live = IndexSet.from_bytes(data, path=path)
-        found = (len(data), live_set_crc(data), live.count)
-        wanted = (self.live_bytes, self.live_crc, self.live_count)
+        found, wanted = (len(data), _live_crc(data)), (self.live_bytes, self.live_crc)
         if found != wanted or (live and live.last > self.index):
-            raise CorruptData(path=path, offset=0, expected=f"(bytes, CRC, members) {wanted}, up to index {self.index}",
+            raise CorruptData(path=path, offset=0, expected=f"(bytes, CRC) {wanted}, up to index {self.index}",
                               found=f"{found}, up to {live.last if live else None}")
         return live
+
+    def row(self, live: bytes, path: str) -> SnapshotMeta:
+        """The row of this snapshot; arguments and errors as `live_set`."""
+        return SnapshotMeta(self.index, self.term, self.live_set(live, path=path),
+                            manifest=self if self.attempt else None)
+
+
+def _live_crc(data: bytes) -> int:
+    # A CRC over data and its CRC would be the same for all data of that length.
+    return crc32(memoryview(data)[:-_OWN_CRC_BYTES])
+
+
+def _kept_from(live: IndexSet, index: int) -> int:
+    return live.columns[0][-1] if live and live.last == index else index + 1
 
 
 @attrs.frozen
@@ -105,7 +114,6 @@ class SnapshotMeta:
         term: the term of the entry at `index`, 0 if it is not known.
         live: indexes <= `index` whose entries must stay in the log.
         manifest: the manifest of the state that the log stores; `None` if the host stores the state itself.
-        attempt: the number in the name of the state's file.
         smallest_live_index: everything below is dead: the lowest live index, or `index + 1` without live entries.
         kept_from: from here to `index` nothing is dead: the first index of the live run that ends at `index`, or
             `index + 1` without such a run.
@@ -119,7 +127,6 @@ class SnapshotMeta:
     term: int = attrs.field(default=0, converter=whole, validator=is_whole(0, MAX_INDEX))
     live: IndexSet = attrs.field(factory=IndexSet)
     manifest: SnapshotManifest | None = attrs.field(default=None, kw_only=True)
-    attempt: int = attrs.field(default=0, kw_only=True, eq=False, repr=False)
     smallest_live_index: int = attrs.field(init=False)
     kept_from: int = attrs.field(init=False, repr=False)
 
@@ -128,8 +135,7 @@ class SnapshotMeta:
             raise LiveAboveSnapshot(f"live index {self.live.last} lies above the snapshot index {self.index}; live "
                                     f"indexes describe what the snapshot left in the log")
         object.__setattr__(self, "smallest_live_index", self.live.first if self.live else self.index + 1)
-        ends_there = bool(self.live) and self.live.last == self.index
-        object.__setattr__(self, "kept_from", self.live.columns[0][-1] if ends_there else self.index + 1)
+        object.__setattr__(self, "kept_from", _kept_from(self.live, self.index))
 
     def is_dead(self, index: int) -> bool:
         """Whether the entry of `index` may have been removed. O(log live runs)."""
@@ -149,47 +155,18 @@ def live_set(indexes: IndexSet | Iterable[int]) -> IndexSet:
     return indexes if isinstance(indexes, IndexSet) else IndexSet.from_sorted(indexes)
 
 
-@attrs.frozen
-class SnapshotHead:
-    """The content of a row's file without the live set.
-
-    Attributes:
-        manifest: `None` for a log without a snapshot.
-        kept: length of the live run that ends at the snapshot's index.
-        attempt: see `SnapshotMeta`.
-        has_state: whether the log stores the state.
-    """
-
-    manifest: SnapshotManifest | None = None
-    kept: int = 0
-    attempt: int = 0
-    has_state: bool = False
-
-    def row(self, live: bytes, path: str) -> SnapshotMeta | None:
-        """The row with its live set, which must be this snapshot's; raises as `SnapshotManifest.live_set`."""
-        of = self.manifest
-        return None if of is None else SnapshotMeta(
-            of.index, of.term, of.live_set(live, path=path), manifest=of if self.has_state else None,
-            attempt=self.attempt)
-
-
-HEADS: JsonCodec[SnapshotHead] = JsonCodec(SnapshotHead)
+MANIFESTS: JsonCodec[SnapshotManifest] = JsonCodec(SnapshotManifest)
 
 
 def encode_snapshot_meta(row: SnapshotMeta) -> bytes:
     """The bytes of a row's file."""
-    head, data = SnapshotHead(), b""
-    if row.index >= 0:
-        data = row.live.to_bytes()
-        of = row.manifest or SnapshotManifest(index=row.index, term=row.term, live_count=row.live.count,
-                                              live_bytes=len(data), live_crc=live_set_crc(data))
-        head = SnapshotHead(of, row.index + 1 - row.kept_from, row.attempt, row.manifest is not None)
-    body = HEADS.encode(head)
-    return _HEAD.encode(_HEAD.size + len(body), body=body) + data
+    live = row.live.to_bytes()
+    body = MANIFESTS.encode(row.manifest or SnapshotManifest(index=row.index, term=row.term)._with_live(row.live, live))
+    return _HEAD.encode(_HEAD.size + len(body), body=body) + live
 
 
-def decode_head(data: bytes, path: str) -> tuple[SnapshotHead, bytes]:
-    """The head of a row's file, and the bytes of the live set.
+def decode_manifest(data: bytes, path: str) -> tuple[SnapshotManifest, bytes]:
+    """The manifest in a row's file, and the bytes of the live set.
 
     Raises:
         CorruptData: a check fails.
@@ -197,21 +174,22 @@ def decode_head(data: bytes, path: str) -> tuple[SnapshotHead, bytes]:
     """
     end = _LENGTH.unpack_from(data)[0] if len(data) >= _LENGTH.size else 0
     _, body = _HEAD.decode(data[:max(end, _HEAD.size)], path)
-    return HEADS.decode(body, path), data[end:]
+    return MANIFESTS.decode(body, path), data[end:]
 
 
 def decode_snapshot_meta(data: bytes, path: str) -> SnapshotMeta | None:
-    """The inverse of `encode_snapshot_meta`; `None` for a log without a snapshot. Raises as `decode_head`.
+    """The inverse of `encode_snapshot_meta`; `None` for a log without a snapshot. Raises as `decode_manifest`.
 
     Raises:
         LiveSetLost: the live set is damaged and the rest is whole.
     """
-    head, live = decode_head(data, path)
+    manifest, live = decode_manifest(data, path)
     try:
-        return head.row(live, path)
+        row = manifest.row(live, path)
     except CorruptData as error:
         raise LiveSetLost(path=path, offset=len(data) - len(live) + error.offset, expected=error.expected,
                           found=error.found) from error
+    return row if row.index >= 0 else None
 
 
 def read_snapshot_meta(folder: StrPath) -> SnapshotMeta | None:

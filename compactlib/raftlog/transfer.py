@@ -12,9 +12,9 @@ runs a side over a stream of asyncio that the host has opened; each step, with i
 are sent in the order of the log and before the state, each frame with the index before its first entry. Neither side
 has timers: the host closes a silent stream, which ends both sides.
 
-A frame (`docs/formats/raftlog-transfer.md`) is a head of 12 bytes (length of the body, kind, CRC of both), the body,
-and the CRC of the body. The CRC of the head keeps a side from waiting for the bytes of a damaged length. Pieces and
-entries are binary, other messages JSON.
+A frame (`docs/formats/raftlog-transfer.md`) is a head of 12 bytes (length of the body, kind, version, CRC of these),
+the body, and the CRC of the body. The CRC of the head keeps a side from waiting for the bytes of a damaged length.
+Pieces and entries are binary, other messages JSON.
 
 >>> frame = encode(Installed(index=60))
 >>> body_bytes(frame[:HEAD_BYTES], limit=100), frame[HEAD_BYTES:-CRC_BYTES], decode(frame)
@@ -45,36 +45,29 @@ from compactlib.raftlog.errors import FrameDamaged, RefusalReason, TransferBroke
 from compactlib.raftlog.pins import Pin
 from compactlib.raftlog.raft_log import RaftLog
 from compactlib.raftlog.snapshot_meta import SnapshotManifest
-from compactlib.raftlog.snapshots import Incoming, StateReader
+from compactlib.raftlog.snapshots import Incoming
 from compactlib.raftlog.values import MAX_INDEX, MAX_PAYLOAD_BYTES, Entry
 from compactlib.raftlog.wal.frames import Frame, decode_frame, sparse_frame
 
 VERSION = 1
-"""The version of the transfer; an offer begins with it. `Refuse` has the same bytes in every version."""
+"""The version of the transfer, in each frame. `Refuse` has the same bytes in every version."""
 HEAD_BYTES = 12
 CRC_BYTES = 4
-MAX_TEXT_BYTES = 1000
+MAX_TEXT = 1000
 MAX_FRAME_ENTRIES = 1024
 OVERHEAD_BYTES = 1 << 17
 """Upper bound of a frame's size without payloads."""
 _MAX_CHUNK_BYTES = 8 << 20
 _MAX_MACHINE_VERSION = (1 << 32) - 1
 
-_HEAD = struct.Struct("<IB3x")
+_HEAD = struct.Struct("<IBB2x")
 _CRC = struct.Struct("<I")
-_VERSION = struct.Struct("<H")
 _OFFSET = struct.Struct("<Q")
 
 
 @attrs.frozen
 class Offer:
-    """The sender has a snapshot.
-
-    Attributes:
-        term: the leader's.
-        manifest: the manifest of the snapshot.
-        log_id: the id of the log, the same on all members.
-    """
+    """The sender has a snapshot of the log `log_id`, and leads in `term`."""
 
     term: int = attrs.field(validator=is_whole(0, MAX_INDEX))
     manifest: SnapshotManifest
@@ -83,13 +76,7 @@ class Offer:
 
 @attrs.frozen
 class Accept:
-    """The receiver accepts the snapshot.
-
-    Attributes:
-        last_applied: the last index that its machine applied, -1 before the first; it needs the live entries above.
-        state_offset: bytes of the state that it has from an earlier stream.
-        max_entry_bytes: its limit of a payload.
-    """
+    """The receiver accepts: it needs the live entries above `last_applied`, and the state from an offset."""
 
     last_applied: int = attrs.field(validator=is_whole(-1, MAX_INDEX))
     state_offset: int = attrs.field(validator=is_whole(0))
@@ -97,11 +84,15 @@ class Accept:
 
 
 @attrs.frozen
-class Live:
-    """A piece of the live set's bytes."""
+class Piece:
+    """A piece of the bytes of the live set or of the state."""
 
     offset: int
     data: bytes
+
+
+class Live(Piece):
+    """A piece of the live set."""
 
 
 @attrs.frozen
@@ -111,12 +102,8 @@ class Entries:
     frame: Frame
 
 
-@attrs.frozen
-class State:
+class State(Piece):
     """A piece of the state."""
-
-    offset: int
-    data: bytes
 
 
 @attrs.frozen
@@ -128,14 +115,7 @@ class Installed:
 
 @attrs.frozen
 class Refuse:
-    """A side ends the transfer.
-
-    Attributes:
-        reason: why.
-        term: the highest term that this side knows.
-        last_applied: the last index that the receiver applied, -1 before the first entry or if it is not known.
-        detail: the reason in words, cut at 1,000 bytes.
-    """
+    """A side ends the transfer; the fields are those of `TransferRefused`."""
 
     reason: RefusalReason
     term: int = attrs.field(validator=is_whole(0, MAX_INDEX))
@@ -151,9 +131,17 @@ _CODECS: dict[type[Message], JsonCodec[Any]] = {kind: JsonCodec(kind) for kind i
 
 def encode(message: Message) -> bytes:
     """The frame of a message."""
-    body = b"".join(_pieces(message))
-    head = _HEAD.pack(len(body), _KINDS.index(type(message)) + 1)
-    return b"".join((head, _CRC.pack(crc32(head)), body, _CRC.pack(crc32(body))))
+    if isinstance(message, Piece):
+        body = [_OFFSET.pack(message.offset), message.data]
+    elif isinstance(message, Entries):
+        body = message.frame.encode(0, 0, 0)
+    else:
+        body = [_CODECS[type(message)].encode(message)]
+    crc = 0
+    for part in body:
+        crc = crc32(part, crc)
+    head = _HEAD.pack(sum(map(len, body)), _KINDS.index(type(message)) + 1, VERSION)
+    return b"".join((head, _CRC.pack(crc32(head)), *body, _CRC.pack(crc)))
 
 
 def body_bytes(head: bytes, *, limit: int) -> int:
@@ -164,10 +152,10 @@ def body_bytes(head: bytes, *, limit: int) -> int:
     """
     if crc32(head[:_HEAD.size]) != _CRC.unpack_from(head, _HEAD.size)[0]:
         raise FrameDamaged(expected="the head of a frame with its CRC", found=head.hex())
-    length, _ = _HEAD.unpack_from(head)
+    length = int(_HEAD.unpack_from(head)[0])
     if length > limit:
         raise FrameDamaged(expected=f"a frame of at most {limit} bytes", found=str(length))
-    return int(length)
+    return length
 
 
 def decode(frame: bytes) -> Message:
@@ -177,65 +165,39 @@ def decode(frame: bytes) -> Message:
         FrameDamaged: the frame is damaged.
         Unsupported: another release sent it.
     """
-    length, kind = _HEAD.unpack_from(frame)
+    length, number, version = _HEAD.unpack_from(frame)
     body = frame[HEAD_BYTES:HEAD_BYTES + length]
     if len(frame) != HEAD_BYTES + length + CRC_BYTES or crc32(body) != _CRC.unpack_from(frame, HEAD_BYTES + length)[0]:
         raise FrameDamaged(expected=f"{length} bytes with their CRC", found=f"{len(frame)} bytes in all")
-    if not 1 <= kind <= len(_KINDS):
-        raise Unsupported(f"a frame of kind {kind} came; this release knows kinds 1 to {len(_KINDS)}: have both sides "
-                          f"run the same release")
+    kind = _KINDS[number - 1] if 1 <= number <= len(_KINDS) else None
+    if kind is None or (version != VERSION and kind is not Refuse):
+        raise Unsupported(f"a frame of kind {number} in version {version} came; this release knows kinds 1 to "
+                          f"{len(_KINDS)} in version {VERSION}: have both sides run the same release")
     try:
-        return _message(_KINDS[kind - 1], body)
+        if kind is Live or kind is State:
+            return kind(_OFFSET.unpack_from(body)[0], body[_OFFSET.size:])
+        if kind is Entries:
+            return Entries(_sparse_frame(body))
+        if len(body) > OVERHEAD_BYTES:
+            # JSON takes many times as much memory.
+            raise ValueError(f"{len(body)} bytes of JSON")
+        message: Message = _CODECS[kind].decode(body, "<stream>")
+        return message
     except (struct.error, ValueError, CorruptData) as error:
-        raise FrameDamaged(expected=f"a frame of kind {kind}", found=str(error)) from None
+        raise FrameDamaged(expected=f"a frame of kind {number}", found=str(error)) from None
 
 
-def _pieces(message: Message) -> list[bytes]:
-    match message:
-        case Live(offset, data) | State(offset, data):
-            return [_OFFSET.pack(offset), data]
-        case Entries(frame):
-            return frame.encode(0, 0, 0)
-        case Offer():
-            return [_VERSION.pack(VERSION), _CODECS[Offer].encode(message)]
-        case Refuse(detail=detail):
-            text = detail.encode("utf-8", "replace")[:MAX_TEXT_BYTES].decode("utf-8", "ignore")
-            return [_CODECS[Refuse].encode(attrs.evolve(message, detail=text))]
-    return [_CODECS[type(message)].encode(message)]
-
-
-def _message(kind: type[Message], body: bytes) -> Message:
-    if kind is Live or kind is State:
-        return kind(_OFFSET.unpack_from(body)[0], body[_OFFSET.size:])
-    if kind is Entries:
-        decoded = decode_frame(body, 0, 0)
-        frame = None if decoded is None else decoded[0]
-        if frame is None or not frame.is_sparse or frame.frame_bytes != len(body) or frame.entries > MAX_FRAME_ENTRIES:
-            raise ValueError(f"no sparse frame of at most {MAX_FRAME_ENTRIES} entries")
-        for _ in frame.runs():
-            pass  # raises if the lengths of the payloads do not fit
-        return Entries(frame)
-    if kind is Offer:
-        (version,) = _VERSION.unpack_from(body)
-        if version != VERSION:
-            raise Unsupported(f"the snapshot is offered in version {version} of the transfer; this release knows "
-                              f"version {VERSION}: have both sides run the same release")
-        body = body[_VERSION.size:]
-    if len(body) > OVERHEAD_BYTES:
-        # JSON takes many times as much memory.
-        raise ValueError(f"{len(body)} bytes of JSON")
-    message: Message = _CODECS[kind].decode(body, "<stream>")
-    return message
+def _sparse_frame(body: bytes) -> Frame:
+    decoded = decode_frame(body, 0, 0)
+    frame = None if decoded is None else decoded[0]
+    if frame is None or not frame.is_sparse or frame.frame_bytes != len(body) or frame.entries > MAX_FRAME_ENTRIES:
+        raise ValueError(f"no sparse frame of at most {MAX_FRAME_ENTRIES} entries")
+    for _ in frame.runs():
+        pass  # raises if the lengths of the payloads do not fit
+    return frame
 
 
 # -- the calls
-
-_MessageT = TypeVar("_MessageT", bound=Message)
-_T = TypeVar("_T")
-
-Talk: TypeAlias = Generator[bytes, "bytes | None", _T]
-"""One side of a transfer. It yields a frame to write; or `b""`, and is sent the next frame that arrives.
-`TransferBroken` is thrown into it when the stream ends."""
 
 
 @attrs.frozen(kw_only=True)
@@ -243,19 +205,24 @@ class TransferReport:
     """A transfer that has ended well: the snapshot is in force at the follower, durably.
 
     Attributes:
-        manifest: the manifest of the snapshot.
+        index: the snapshot's index.
         entries: count of live entries that were sent.
         resumed_at: bytes of the state that an earlier stream had transferred.
     """
 
-    manifest: SnapshotManifest
+    index: int
     entries: int
     resumed_at: int
 
-    @property
-    def index(self) -> int:
-        """The snapshot's index."""
-        return self.manifest.index
+
+_MessageT = TypeVar("_MessageT", bound=Message)
+_T = TypeVar("_T")
+
+Talk: TypeAlias = Generator[bytes, "bytes | None", _T]
+"""A part of one side of a transfer. It yields a frame to write; or `b""`, and is sent the next frame that arrives.
+`TransferBroken` is thrown into it when the stream ends."""
+Side: TypeAlias = Generator[bytes | TransferReport, "bytes | None", None]
+"""One side of a transfer, which yields its report last."""
 
 
 class ByteReader(Protocol):
@@ -299,8 +266,7 @@ async def send_snapshot(stream: Stream, log: RaftLog, *, term: int, chunk_bytes:
         NotFound: there is no snapshot yet.
         CorruptData, LiveIndexMissing, StorageError: the snapshot or an entry cannot be read.
     """
-    talk = _sending(log, term, min(chunk_bytes, _MAX_CHUNK_BYTES))
-    return await _run(talk, stream, max_bytes=OVERHEAD_BYTES)
+    return await _run(_sending(log, term, min(chunk_bytes, _MAX_CHUNK_BYTES)), stream, max_bytes=OVERHEAD_BYTES)
 
 
 async def receive_snapshot(stream: Stream, log: RaftLog, *, last_applied: int,
@@ -335,42 +301,34 @@ async def receive_snapshot(stream: Stream, log: RaftLog, *, last_applied: int,
         Closed: the log was closed, perhaps by a failure during the installation: open it again.
         InvalidInput: the log has a snapshot from which the machine was not restored.
     """
-    talk = _receiving(log, last_applied, machine_versions, max_entry_bytes, max_live_bytes)
-    return await _run(talk, stream, max_bytes=max(max_entry_bytes, _MAX_CHUNK_BYTES) + OVERHEAD_BYTES)
+    side = _receiving(log, last_applied, machine_versions, max_entry_bytes, max_live_bytes)
+    return await _run(side, stream, max_bytes=max(max_entry_bytes, _MAX_CHUNK_BYTES) + OVERHEAD_BYTES)
 
 
-async def _run(talk: Talk[_T], stream: Stream, *, max_bytes: int) -> _T:
+async def _run(side: Side, stream: Stream, *, max_bytes: int) -> TransferReport:
     """Run a side to its end."""
     reader, writer = stream
-    given: bytes | CompactlibError | None = None
-    result: list[_T] = []
+    step: Callable[[], bytes | TransferReport] = partial(next, side)
     try:
-        while (step := await _in_thread(partial(_step, talk, given, result))) is not None:
-            given = None
+        while not isinstance(made := await _in_thread(step), TransferReport):
+            step = partial(side.send, None)
             try:
-                if step:
-                    writer.write(step)
+                if made:
+                    writer.write(made)
                     await writer.drain()
                 else:
                     head = await reader.readexactly(HEAD_BYTES)
-                    given = head + await reader.readexactly(body_bytes(head, limit=max_bytes) + CRC_BYTES)
+                    rest = await reader.readexactly(body_bytes(head, limit=max_bytes) + CRC_BYTES)
+                    step = partial(side.send, head + rest)
             except (OSError, EOFError) as error:
-                given = TransferBroken(f"the stream ended before the transfer did ({type(error).__name__}: {error}); "
-                                       f"send the snapshot again over another stream")
+                step = partial(side.throw, TransferBroken(
+                    f"the stream ended before the transfer did ({type(error).__name__}: {error}); send the snapshot "
+                    f"again over another stream"))
             except FrameDamaged as error:
-                given = error
-        return result[0]
+                step = partial(side.throw, error)
+        return made
     finally:
-        talk.close()
-
-
-def _step(talk: Talk[_T], given: bytes | CompactlibError | None, result: list[_T]) -> bytes | None:
-    """The next frame to write, `b""` to read one; `None` at the end, with the result."""
-    try:
-        return talk.throw(given) if isinstance(given, CompactlibError) else talk.send(given)
-    except StopIteration as end:
-        result.append(end.value)
-        return None
+        side.close()
 
 
 async def _in_thread(call: Callable[[], _T]) -> _T:
@@ -390,7 +348,7 @@ async def _in_thread(call: Callable[[], _T]) -> _T:
 # -- the leader's side
 
 
-def _sending(log: RaftLog, term: int, chunk_bytes: int) -> Talk[TransferReport]:
+def _sending(log: RaftLog, term: int, chunk_bytes: int) -> Side:
     if chunk_bytes < 1:
         raise InvalidInput(f"chunk_bytes is {chunk_bytes}; give at least 1")
     with contextlib.ExitStack() as held:
@@ -399,75 +357,67 @@ def _sending(log: RaftLog, term: int, chunk_bytes: int) -> Talk[TransferReport]:
             row = log.state
             state = held.enter_context(log.open_state())
             pin = held.enter_context(log.pin(row.live))
-        index, last_applied = row.index, -1
+        last_applied = -1
+
+        def refusal(reason: RefusalReason, detail: str) -> TransferRefused:
+            return TransferRefused(reason=reason, detail=detail, index=row.index, term=term, last_applied=last_applied)
+
         try:
             yield encode(Offer(term, state.manifest, log.log_id))
-            accept = _expected((yield b""), Accept, index=index)
-            last_applied = accept.last_applied
+            accept = _expected((yield b""), Accept, index=row.index)
+            last_applied = previous = accept.last_applied
             if last_applied >= row.kept_from:
-                raise TransferRefused(
-                    reason=RefusalReason.ALREADY_APPLIED, index=index, term=term, last_applied=last_applied,
-                    detail=f"the follower has applied up to {last_applied}, and the leader's log holds every entry "
-                    f"from {row.kept_from} on; send those")
+                raise refusal(RefusalReason.ALREADY_APPLIED, f"the follower has applied up to {last_applied}, and the "
+                              f"leader's log holds every entry from {row.kept_from} on; send those")
+            if accept.state_offset > state.manifest.state_bytes:
+                raise FrameDamaged(expected=f"an offset up to {state.manifest.state_bytes}",
+                                   found=f"{accept.state_offset}")
+            live = row.live.to_bytes()
+            for offset in range(0, len(live), chunk_bytes):
+                yield encode(Live(offset, live[offset:offset + chunk_bytes]))
             needed = row.live.at_least(last_applied + 1)
-            for message in _messages(row.live, needed, pin, state, accept, term, chunk_bytes):
-                yield encode(message)
-            installed = _expected((yield b""), Installed, index=index)
-            if installed.index != index:
-                raise FrameDamaged(expected=f"snapshot {index} installed", found=f"{installed.index}")
-            return TransferReport(manifest=state.manifest, entries=needed.count, resumed_at=accept.state_offset)
+            for group in _groups(pin, needed, chunk_bytes):
+                for index, _, payload in group:
+                    if len(payload) > accept.max_entry_bytes:
+                        raise refusal(RefusalReason.TOO_LARGE, f"live entry {index} has {len(payload)} bytes, the "
+                                      f"follower takes at most max_entry_bytes={accept.max_entry_bytes}; raise that "
+                                      f"there")
+                indexes, terms, payloads = zip(*group, strict=True)
+                yield encode(Entries(sparse_frame(indexes, terms, payloads, previous if previous >= 0 else None)))
+                previous = indexes[-1]
+            offset = accept.state_offset
+            for data in state.pieces(offset, piece_bytes=chunk_bytes):
+                yield encode(State(offset, data))
+                offset += len(data)
+            installed = _expected((yield b""), Installed, index=row.index)
+            if installed.index != row.index:
+                raise FrameDamaged(expected=f"snapshot {row.index} installed", found=f"{installed.index}")
         except CompactlibError as error:
             yield from _refusing(error, term=term, last_applied=last_applied)
             raise
+    yield TransferReport(index=row.index, entries=needed.count, resumed_at=accept.state_offset)
 
 
-def _messages(live: IndexSet, needed: IndexSet, pin: Pin, state: StateReader, accept: Accept, term: int,
-              chunk_bytes: int) -> Iterator[Message]:
-    manifest = state.manifest
-    data = live.to_bytes()
-    for offset in range(0, len(data), chunk_bytes):
-        yield Live(offset, data[offset:offset + chunk_bytes])
-    previous = accept.last_applied
+def _groups(pin: Pin, indexes: IndexSet, chunk_bytes: int) -> Iterator[list[Entry]]:
+    """The pinned entries of each frame."""
     group: list[Entry] = []
     size = 0
-    for index in needed:
+    for index in indexes:
         entry = pin.read(index)
         size += len(entry.payload)
-        if len(entry.payload) > accept.max_entry_bytes:
-            raise TransferRefused(
-                reason=RefusalReason.TOO_LARGE, index=manifest.index, term=term, last_applied=accept.last_applied,
-                detail=f"live entry {index} has {len(entry.payload)} bytes, the follower takes at most "
-                f"max_entry_bytes={accept.max_entry_bytes}; raise that there")
         if group and (size > chunk_bytes or len(group) == MAX_FRAME_ENTRIES):
-            yield _frame_of(previous, group)
-            previous, group, size = group[-1].index, [], len(entry.payload)
+            yield group
+            group, size = [], len(entry.payload)
         group.append(entry)
     if group:
-        yield _frame_of(previous, group)
-    offset, crc = accept.state_offset, 0
-    while offset < manifest.state_bytes:
-        data = state.read(offset, chunk_bytes)
-        if not data:
-            raise CorruptData(path="<the state>", offset=offset, expected=f"{manifest.state_bytes} bytes",
-                              found=f"{offset}")
-        crc = crc32(data, crc)
-        yield State(offset, data)
-        offset += len(data)
-    if not accept.state_offset and crc != manifest.state_crc:
-        raise CorruptData(path=f"<the state of snapshot {manifest.index}>", offset=0, found=f"CRC {crc:#010x}",
-                          expected=f"CRC {manifest.state_crc:#010x}; take another snapshot")
-
-
-def _frame_of(previous: int, entries: list[Entry]) -> Entries:
-    indexes, terms, payloads = zip(*entries, strict=True)
-    return Entries(sparse_frame(indexes, terms, payloads, previous if previous >= 0 else None))
+        yield group
 
 
 # -- the follower's side
 
 
 def _receiving(log: RaftLog, last_applied: int, machine_versions: tuple[int, int], max_entry_bytes: int,
-               max_live_bytes: int) -> Talk[TransferReport]:
+               max_live_bytes: int) -> Side:
     if not 0 < max_entry_bytes <= MAX_PAYLOAD_BYTES - OVERHEAD_BYTES:
         raise InvalidInput(f"max_entry_bytes is {max_entry_bytes}; a frame takes entries of 1 to "
                            f"{MAX_PAYLOAD_BYTES - OVERHEAD_BYTES} bytes")
@@ -484,7 +434,7 @@ def _receiving(log: RaftLog, last_applied: int, machine_versions: tuple[int, int
     # The snapshot is in force, also where this frame does not arrive.
     with contextlib.suppress(TransferBroken):
         yield encode(Installed(report.index))
-    return report
+    yield report
 
 
 @attrs.frozen
@@ -521,17 +471,14 @@ class _Receiver:
             yield encode(Accept(self.last_applied, offset, max_entry_bytes))
             data = bytearray()
             while len(data) < manifest.live_bytes:
-                live_piece = yield from self._next(Live)
-                _require_next(live_piece, len(data), manifest.live_bytes)
-                data += live_piece.data
+                data += yield from self._next_piece(Live, len(data), manifest.live_bytes)
             live = manifest.live_set(bytes(data), path="<stream>")
             needed = live.at_least(self.last_applied + 1)
             yield from self._take_entries(iter(needed), needed.count, incoming)
             while offset < manifest.state_bytes:
-                piece = yield from self._next(State)
-                _require_next(piece, offset, manifest.state_bytes)
-                incoming.write(offset, piece.data)
-                offset += len(piece.data)
+                part = yield from self._next_piece(State, offset, manifest.state_bytes)
+                incoming.write(offset, part)
+                offset += len(part)
             self.log._install(incoming, live)
         except (CorruptData, StorageError) as error:
             if not isinstance(error, FrameDamaged):
@@ -540,7 +487,7 @@ class _Receiver:
             raise
         finally:
             incoming.close()
-        return TransferReport(manifest=manifest, entries=needed.count, resumed_at=resumed_at)
+        return TransferReport(index=manifest.index, entries=needed.count, resumed_at=resumed_at)
 
     def _take_entries(self, needed: Iterator[int], count: int, incoming: Incoming) -> Talk[None]:
         """Write the needed entries beside the log; each frame follows the one before."""
@@ -558,7 +505,14 @@ class _Receiver:
             incoming.write_frame(frame)
             previous, count = indexes[-1], count - len(indexes)
 
-    def _next(self, kind: type[_MessageT]) -> Generator[bytes, bytes | None, _MessageT]:
+    def _next_piece(self, kind: type[Live | State], offset: int, end: int) -> Talk[bytes]:
+        piece = yield from self._next(kind)
+        if piece.offset != offset or not piece.data or offset + len(piece.data) > end:
+            raise FrameDamaged(expected=f"bytes from {offset} on, up to {end}",
+                               found=f"{len(piece.data)} from {piece.offset} on")
+        return piece.data
+
+    def _next(self, kind: type[_MessageT]) -> Talk[_MessageT]:
         message = _expected((yield b""), kind, index=self.offer.manifest.index)
         self._require_term()
         return message
@@ -573,12 +527,6 @@ class _Receiver:
     def _refusal(self, reason: RefusalReason, detail: str) -> TransferRefused:
         return TransferRefused(reason=reason, detail=detail, index=self.offer.manifest.index,
                                term=self.log.hard_state.term, last_applied=self.last_applied)
-
-
-def _require_next(piece: Live | State, offset: int, end: int) -> None:
-    if piece.offset != offset or not piece.data or offset + len(piece.data) > end:
-        raise FrameDamaged(expected=f"bytes from {offset} on, up to {end}",
-                           found=f"{len(piece.data)} from {piece.offset} on")
 
 
 # -- both sides
@@ -606,4 +554,4 @@ def _refusing(error: CompactlibError, *, term: int, last_applied: int) -> Talk[N
         reason = RefusalReason.UNSUPPORTED if isinstance(error, Unsupported) else RefusalReason.FAILED
         detail = str(error)
     with contextlib.suppress(TransferBroken):
-        yield encode(Refuse(reason, term, last_applied, detail))
+        yield encode(Refuse(reason, term, last_applied, detail[:MAX_TEXT]))

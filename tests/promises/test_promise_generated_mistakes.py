@@ -88,7 +88,7 @@ SUPERFLUOUS: Sequence[Row] = (
         "still before the row or the checkpoint that names a state in it"),
     Row("sync folder in raftlog.snapshots.write", LATER,
         "still before the row or the checkpoint that names the state"),
-    Row("unlink in raftlog.snapshots.discard", BOTH,
+    Row("unlink in raftlog.snapshots.write_checkpoint", BOTH,
         "a leftover, which the next opening removes"),
     Row("unlink in raftlog.snapshots.tidy", LATER,
         "a leftover, which the next opening removes"),

@@ -415,16 +415,16 @@ MISTAKES: Sequence[Mistake] = (
         "The snapshot in force is torn, and the entries below it are gone."),
     Mistake(
         "snapshot-state-not-read-back", "compactlib/raftlog/snapshots.py",
-        "            self._check(row)\n"
+        "            self._check(of)\n"
         "            self._files",
         "            self._files",
         ("tests/promises/test_promise_lost_snapshot_folder.py",),
         "A state that the disk has garbled takes the place of a whole one."),
     Mistake(
         "snapshot-name-not-synced", "compactlib/raftlog/snapshots.py",
-        "            self._check(row)\n"
+        "            self._check(of)\n"
         "            self._files.sync_folder(self.folder)\n",
-        "            self._check(row)\n",
+        "            self._check(of)\n",
         ("raft_log_store-crashes",),
         "The snapshot in force has no state after a power failure, and the log cannot be opened."),
     Mistake(
@@ -452,13 +452,21 @@ MISTAKES: Sequence[Mistake] = (
         "            self._files.unlink(path)\n"
         "        self._files.sync_folder(self.folder)\n"
         "\n"
-        "    def read_all",
+        "\n"
+        "def is_half",
         "            self._files.unlink(path)\n"
         "\n"
-        "    def read_all",
+        "\n"
+        "def is_half",
         ("tests/promises/raftlog/test_raftlog_raft_log_machine.py::"
          "test_a_crash_at_every_step_loses_nothing_confirmed[little-install]",),
         "The entries of a received snapshot come back after a power failure, and cut what was appended since."),
+    Mistake(
+        "received-entries-end-not-checked", "compactlib/raftlog/snapshots.py",
+        "decoded is None or decoded[2] not in (0, end)",
+        "decoded is None",
+        (RECEIVED + "test_damaged_entries_of_a_received_snapshot_keep_no_other_log_back",),
+        "Live entries are lost with the end of their file, and the snapshot is in force without them."),
     Mistake(
         "received-names-not-synced", "compactlib/raftlog/snapshots.py",
         "        self._files.sync_folder(os.path.dirname(self._entries_path))\n",

@@ -331,7 +331,8 @@ def test_damaged_state_of_the_leader_is_named_on_both_sides(tmp_path: Path) -> N
         stored.write_bytes(stored.read_bytes().replace(STATE, STATE[:-1] + b"!"))
         ended = transfer(of, to)
         assert isinstance(ended.sent, CorruptData), ended
-        assert isinstance(ended.received, CorruptData), ended
+        assert isinstance(ended.received, TransferRefused), ended
+        assert "corrupt data" in ended.received.detail
         require_unchanged(to)
 
 
@@ -364,7 +365,11 @@ def test_frames_out_of_order_are_refused_as_damage(kind: str, tmp_path: Path) ->
 
 def rebuilt(frame: Passing, body: bytes) -> bytes:
     """The frame with another body, and the checksums that belong to it."""
-    head = struct.pack("<IB3x", len(body), frame.data[4])
+    return framed(frame.data[4], 1, body)
+
+
+def framed(kind: int, version: int, body: bytes) -> bytes:
+    head = struct.pack("<IBB2x", len(body), kind, version)
     return b"".join((head, struct.pack("<I", zlib.crc32(head)), body, struct.pack("<I", zlib.crc32(body))))
 
 
@@ -435,7 +440,7 @@ def test_frame_of_more_entries_than_allowed_is_refused_as_damage(tmp_path: Path)
 
 def test_frame_that_announces_too_much_is_refused_before_it_is_read(tmp_path: Path) -> None:
     """A peer chooses the length, so it must not choose the memory."""
-    head = struct.pack("<IB3x", 1 << 31, 3)
+    head = struct.pack("<IBB2x", 1 << 31, 3, 1)
     huge = head + struct.pack("<I", zlib.crc32(head))
     with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
         ended = transfer(of, to, change=lambda frame: [huge] if frame.kind == "live" else [frame.data])
@@ -456,8 +461,8 @@ def test_offer_of_too_much_json_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "field", "value"), [
-    ("accept", "last_applied", -2), ("accept", "last_applied", 1 << 64), ("refuse", "term", 1 << 64),
-    ("refuse", "term", -1), ("refuse", "last_applied", -2)])
+    ("accept", "last_applied", -2), ("accept", "last_applied", 1 << 64), ("accept", "state_offset", len(STATE) + 1),
+    ("refuse", "term", 1 << 64), ("refuse", "term", -1), ("refuse", "last_applied", -2)])
 def test_answer_with_a_number_out_of_range_is_damage(kind: str, field: str, value: int, tmp_path: Path) -> None:
     """The leader's host would take the term for its own."""
     def change(frame: Passing) -> Sequence[bytes]:
@@ -513,12 +518,11 @@ def test_stream_that_leads_to_another_log_is_refused(tmp_path: Path) -> None:
 
 def in_version_2(frame: Passing) -> Sequence[bytes]:
     """A later release offers a snapshot."""
-    is_offer = frame.kind == "offer"
-    return [rebuilt(frame, struct.pack("<H", 2) + frame.data[14:-4]) if is_offer else frame.data]
+    return [framed(frame.data[4], 2, b"another form") if frame.kind == "offer" else frame.data]
 
 
 def test_follower_of_another_release_is_named(tmp_path: Path) -> None:
-    """It reads the version of the offer first, and its refusal is the same in every version."""
+    """It reads the version first, and its refusal is the same in every version."""
     with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
         ended = transfer(of, to, change=in_version_2)
         assert isinstance(ended.received, Unsupported)
@@ -954,8 +958,13 @@ def require_same(of: Member, to: Member) -> None:
         assert b"".join(there.pieces()) == b"".join(here.pieces())
 
 
-def test_damaged_entries_of_a_received_snapshot_keep_no_other_log_back(tmp_path: Path) -> None:
-    """The process ends while the log takes them; one byte of the file that holds them is another then."""
+@pytest.mark.parametrize("damage", [
+    lambda data: data[:40] + bytes([data[40] ^ 1]) + data[41:],
+    lambda data: data[:data.rfind(b"CLWf")],
+], ids=["a byte", "the last entries"])
+def test_damaged_entries_of_a_received_snapshot_keep_no_other_log_back(damage: Callable[[bytes], bytes],
+                                                                       tmp_path: Path) -> None:
+    """The process ends while the log takes them; the file that holds them is damaged or shortened then."""
     killed = tmp_path / "killed"
 
     def meet(request: Request, act: Callable[[], Any]) -> Any:
@@ -970,7 +979,7 @@ def test_damaged_entries_of_a_received_snapshot_keep_no_other_log_back(tmp_path:
             assert transfer(of, to).is_well
     (file,) = killed.rglob("*.entries")
     data = file.read_bytes()
-    file.write_bytes(data[:40] + bytes([data[40] ^ 1]) + data[41:])
+    file.write_bytes(damage(data))
     with RaftLogStore(killed / "log", OPTIONS) as store:
         assert store.status().damaged == ("log",)
         with pytest.raises(CorruptData):

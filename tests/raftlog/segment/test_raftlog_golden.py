@@ -80,8 +80,8 @@ def write_empty_snapshot(folder: Path) -> Path:
 
 
 LIVE = IndexSet.from_sorted([5, 10, 15])
-WITH_STATE = SnapshotMeta(16, 2, LIVE, attempt=1, manifest=SnapshotManifest(
-    index=16, term=2, state_bytes=14, state_crc=0x68686C46).with_live(LIVE))
+WITH_STATE = SnapshotMeta(16, 2, LIVE, manifest=SnapshotManifest(
+    index=16, term=2, state_bytes=14, state_crc=0x68686C46, attempt=1).with_live(LIVE))
 
 
 def write_snapshot_with_state(folder: Path) -> Path:
