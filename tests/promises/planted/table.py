@@ -29,7 +29,9 @@ MISTAKES: Sequence[Mistake] = (
         "After a power failure during a compaction, entries of a merged segment are gone."),
     Mistake(
         "raftlog-names-found-not-synced", "compactlib/raftlog/store.py",
-        "        self._sync_found()\n",
+        "        sync_names(self._files, self._folder)\n"
+        "        self._files.sync_folder(self._wal_folder)\n"
+        "        self._files.sync_folder(self._logs_folder)\n",
         "",
         (KILLED + "[little-raft_log_store-opening]",),
         "Entries acknowledged after a kill are lost in a power failure, since the names below them never "
@@ -247,7 +249,7 @@ MISTAKES: Sequence[Mistake] = (
         "Entries that were taken back are there again, and the new ones lie behind them."),
     Mistake(
         "truncation-not-made-again", "compactlib/raftlog/raft_log.py",
-        "            self._own.truncate(self._agreeing_through(max(after, self.state.index)))\n",
+        "            self._own.truncate(self._agreeing_through(max(self._memory.table.base - 1, self.state.index)))\n",
         "            pass\n",
         (TRUNCATED_STORE + "[little-several_segments]",),
         "A cut that the WAL holds is never carried out in segments, and a flush writes behind what was cut."),
@@ -366,8 +368,8 @@ MISTAKES: Sequence[Mistake] = (
         "A transfer ends whenever the leader takes a newer snapshot."),
     Mistake(
         "pinned-entries-not-flushed", "compactlib/raftlog/raft_log.py",
-        "        live = row.live | self._own.pinned.at_most(row.index)\n",
-        "        live = row.live\n",
+        "        needed = row.needed(held) | (held & self._own.pinned)\n",
+        "        needed = row.needed(held)\n",
         ("tests/promises/raftlog/test_raftlog_pins_and_forecasts.py",),
         "Entries that a transfer needs are gone once the memory that held them is flushed."),
     Mistake(
@@ -410,10 +412,10 @@ MISTAKES: Sequence[Mistake] = (
         "Entries are acknowledged that a snapshot covers which was refused and is in force after a crash."),
     Mistake(
         "received-entries-not-taken-again", "compactlib/raftlog/raft_log.py",
-        "            self._take_received(row)\n"
-        "        self._must_truncate",
-        "            pass\n"
-        "        self._must_truncate",
+        "                self._take_received(row)\n"
+        "            self._must_truncate",
+        "                pass\n"
+        "            self._must_truncate",
         (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
         "A received snapshot is in force whose live entries the log never takes."),
     Mistake(
