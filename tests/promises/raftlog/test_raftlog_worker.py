@@ -206,7 +206,6 @@ def test_snapshot_is_written_during_a_compaction(tmp_path: Path) -> None:
         log.snapshot(90, range(1, 91, 9))
         indexes: list[int] = []
 
-        @attrs.frozen
         class Slow(LocalExecutor):
             def run(self, tasks: Iterable[RewriteTask], **settings: Any) -> Iterator[RewriteResult | RewriteFailure]:
                 with ThreadPoolExecutor(1) as other:
