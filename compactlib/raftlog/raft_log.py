@@ -108,7 +108,8 @@ class RaftLog(OwnedLog):
         # One snapshot or installation at a time.
         self._snapshotting = threading.RLock()
         self._voting = threading.RLock()
-        self._must_truncate = False
+        # Segments have entries above this index that were truncated; a full disk could not make that durable.
+        self._overruled_above: int | None = None
         self._incoming: Incoming | None = None
         self.closes_store: bool = False
         self._workers: list[PeriodicService] = []
@@ -474,10 +475,10 @@ class RaftLog(OwnedLog):
     def _require_truncated(self) -> None:
         """Check that the log is open, and truncate segments as far as opening could not, because the disk was full."""
         self._require_open()
-        if self._must_truncate:
+        if self._overruled_above is not None:
             self._wal.sync(self._memory.ticket)
-            self._own.truncate(self._agreeing_through(max(self._memory.table.base - 1, self.state.index)))
-            self._must_truncate = False
+            self._own.truncate(self._overruled_above)
+            self._overruled_above = None
 
     def reset(self, last_index: int) -> None:
         """Truncate everything above `last_index`, unconfirmed entries included; durable when this returns.
@@ -650,7 +651,7 @@ class RaftLog(OwnedLog):
                        f"when the snapshot has returned")
         with self._snapshotting:
             self._require_open()
-            if self._must_truncate:
+            if self._overruled_above is not None:
                 with self._files_lock:
                     self._require_truncated()
             yield
@@ -878,7 +879,11 @@ class RaftLog(OwnedLog):
         try:
             if is_half_installed(self._folder, row):
                 self._take_received(row)
-            self._must_truncate = self._own.last_index >= self._memory.table.base
+            after = max(self._memory.table.base - 1, row.index)
+            for slab in self._memory.table.slabs:
+                if slab.first <= after + 1 <= slab.last:
+                    after += self._own.matching(after + 1, slab.last, slab.term)
+            self._overruled_above = after if after < self._own.last_index else None
             if self._wal.is_begun:
                 self._require_truncated()
         except BaseException:
@@ -887,13 +892,6 @@ class RaftLog(OwnedLog):
         self._memory.skip_to(row.index)
         self._wal.smallest_live[self._log_id] = row.smallest_live_index
         self._is_begun = True
-
-    def _agreeing_through(self, after: int) -> int:
-        """The last index, from `after` on, up to which the segments agree with the memtable."""
-        for slab in list(self._memory.table.slabs):
-            if slab.first <= after + 1 <= slab.last:
-                after += self._retried(partial(self._own.matching, after + 1, slab.last, slab.term))
-        return after
 
     # -- status and checks
 

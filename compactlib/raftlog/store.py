@@ -56,7 +56,7 @@ from compactlib.raftlog.segment.segments import OpenFiles
 from compactlib.raftlog.status import RaftLogStoreStatus, error_text
 from compactlib.raftlog.wal.frames import Frame, read_wal
 from compactlib.raftlog.wal.wal import Wal
-from compactlib.report import Finding, VerifyReport
+from compactlib.report import VerifyReport
 from compactlib.service import PeriodicService
 
 FLUSH_FAILED = "raftlog_flush_failed"
@@ -96,7 +96,7 @@ class RaftLogStore(Closing):
         self._observer: Observer = Observers(self.options.log.observer)
         self.open_files: OpenFiles = OpenFiles(self.options.log.max_open_segments)
         self._logs: dict[str, RaftLog] = {}
-        self._damaged: dict[str, CorruptData | Unsupported | NotALog] = {}
+        self._damaged: dict[str, CorruptData | Unsupported] = {}
         self._changing = threading.RLock()
         self._flush_error: CompactlibError | None = None
         self._flushed_at = 0
@@ -159,7 +159,7 @@ class RaftLogStore(Closing):
         for log_id in names:
             try:
                 self._open_log(log_id, found.frames.get(log_id, ()))
-            except (CorruptData, Unsupported, NotALog) as error:
+            except (CorruptData, Unsupported) as error:
                 # Without the traceback, whose frames would keep the log's files open.
                 self._damaged[log_id] = error.with_traceback(None)
         for log_id in found.frames.keys() - self._logs.keys():
@@ -379,10 +379,8 @@ class RaftLogStore(Closing):
             log, error = self._logs.get(log_id), self._damaged.get(log_id)
             if log is not None:
                 log.examine(seen, budget=budget)
-            elif isinstance(error, CorruptData | Unsupported):
-                seen.note(error)
             elif error is not None:
-                seen.findings.append(Finding("missing", self._log_folder(log_id), str(error), error))
+                seen.note(error)
         examine_wal(self._wal_folder, None, seen)
         return seen.report()
 

@@ -249,7 +249,7 @@ MISTAKES: Sequence[Mistake] = (
         "Entries that were taken back are there again, and the new ones lie behind them."),
     Mistake(
         "truncation-not-made-again", "compactlib/raftlog/raft_log.py",
-        "            self._own.truncate(self._agreeing_through(max(self._memory.table.base - 1, self.state.index)))\n",
+        "            self._own.truncate(self._overruled_above)\n",
         "            pass\n",
         (TRUNCATED_STORE + "[little-several_segments]",),
         "A cut that the WAL holds is never carried out in segments, and a flush writes behind what was cut."),
@@ -413,9 +413,9 @@ MISTAKES: Sequence[Mistake] = (
     Mistake(
         "received-entries-not-taken-again", "compactlib/raftlog/raft_log.py",
         "                self._take_received(row)\n"
-        "            self._must_truncate",
+        "            after = max(",
         "                pass\n"
-        "            self._must_truncate",
+        "            after = max(",
         (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
         "A received snapshot is in force whose live entries the log never takes."),
     Mistake(
