@@ -59,9 +59,6 @@ from compactlib.raftlog.wal.wal import Wal
 from compactlib.report import VerifyReport
 from compactlib.service import PeriodicService
 
-FLUSH_FAILED = "raftlog_flush_failed"
-"""A flush in the background failed, and is retried: `error`, `message`."""
-
 # No log id begins with a dot.
 _REMOVED_PREFIX = ".removed-"
 _LOG_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -125,7 +122,7 @@ class RaftLogStore(Closing):
             try:
                 self.flush_closed()
             except CompactlibError as error:
-                self._observer.event(FLUSH_FAILED, error=type(error).__name__, message=str(error))
+                self._observer.event("raftlog_flush_failed", error=type(error).__name__, message=str(error))
                 raise
 
     def _make_folders(self, create: bool) -> None:

@@ -26,11 +26,6 @@ if TYPE_CHECKING:
     from compactlib.raftlog.log.segment_log import SegmentLog
     from compactlib.raftlog.raft_log import RaftLog
 
-WORKER_FAILED = "raftlog_worker_failed"
-"""A compaction or a snapshot failed, and is retried: `work`, `error`, `message`, `failures` of the worker."""
-SNAPSHOT_WRITTEN = "raftlog_snapshot_written"
-"""A snapshot or checkpoint was written: its `kind`, the `index` of its last entry, `why` (the trigger)."""
-
 _BUSY_SECONDS = 1.0
 
 
@@ -73,8 +68,8 @@ class _LogWorker(PeriodicService):
             if isinstance(error, Closed) and self._is_log_closed():
                 self.cancel()
                 return None
-            self._observer.event(WORKER_FAILED, work=self._kind, error=type(error).__name__, message=str(error),
-                                 failures=self.failures + 1)
+            self._observer.event("raftlog_worker_failed", work=self._kind, error=type(error).__name__,
+                                 message=str(error), failures=self.failures + 1)
             raise
         return None
 
@@ -244,4 +239,4 @@ class SnapshotWriter(_LogWorker):
             self._last_checkpoint, self.why = max(checkpoint, copied.index), str(error)
             return
         self._last_checkpoint, self.why = copied.index, why
-        self._observer.event(SNAPSHOT_WRITTEN, kind=kind, index=copied.index, why=why)
+        self._observer.event("raftlog_snapshot_written", kind=kind, index=copied.index, why=why)
