@@ -214,6 +214,7 @@ class SnapshotWriter(_LogWorker):
             raise
 
     def _write(self, budget: Budget, is_requested: bool) -> None:
+        self._log._require_open()
         applied, row = self._applied(), self._log.state.index
         checkpoint = max(row, self._last_checkpoint)
         why = f"{applied - row} entries were applied since snapshot {row}, when={self._when}"

@@ -165,6 +165,18 @@ def test_files_stay_until_the_host_was_notified(tmp_path: Path) -> None:
         assert files_of(log) == before - set(report.dropped)
 
 
+def test_writer_of_a_closed_log_rests(machine_log: RaftLog) -> None:
+    def applied() -> int:
+        raise AssertionError("the machine of a closed log is not asked")
+
+    writer = SnapshotWriter(machine_log, applied=applied, copy=lambda: MachineCopy(-1, (), ()))
+    machine_log.close()
+    writer.request()
+    for _ in range(3):
+        writer.run_pending()
+    assert writer.failures == 0
+
+
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock(1e9)
