@@ -253,7 +253,7 @@ class RaftLog(OwnedLog):
 
         Raises:
             Overwriting, GapDetected: the first index does not follow the last index.
-            InvalidInput: an index is no 64-bit number, or does not follow its predecessor.
+            InvalidInput: an index is at or below the snapshot, is no 64-bit number, or does not follow its predecessor.
             StorageError, CorruptData: the queue or the memory is full, and the disk refused the sync or the flush.
                 Nothing of the last run of 16,384 entries of a term was appended; see `last_index`.
             Closed: the log was closed, or closed itself.
@@ -284,11 +284,13 @@ class RaftLog(OwnedLog):
             self._put(_following(first, term, payloads), [(first, term, payloads)])
 
     def _require_next(self, first: int) -> None:
-        last = self._memory.last
+        row, last = self.state, self._memory.last
+        if first <= row.index:
+            raise InvalidInput(f"index {first} lies at or below the snapshot {row.index}; what a snapshot covers is "
+                               f"committed and cannot be written again, append from {row.index + 1}")
         if first <= last:
             raise Overwriting(f"entry {first} is not above the last index {last}; a follower appends its leader's "
-                              f"entries with append_entries(); to truncate on purpose, which ends at the snapshot "
-                              f"{self.state.index}, call reset() first")
+                              f"entries with append_entries(); to truncate on purpose, call reset({first - 1}) first")
         # An empty log begins at any index, also after a truncation to nothing.
         if 0 <= last < first - 1:
             raise GapDetected(f"entry {first} was given to a log that ends at {last}; append from {last + 1} on")

@@ -13,9 +13,11 @@ from typing import Any, Literal
 import attrs
 import pytest
 
+from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import DiskFull, StorageError, TaskFailed
 from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
+from compactlib.observer import Observer
 from compactlib.raftlog import (
     DeadRatio,
     Entry,
@@ -218,12 +220,13 @@ def test_snapshot_is_written_during_a_compaction(tmp_path: Path) -> None:
         log.snapshot(90, range(1, 91, 9))
         indexes: list[int] = []
 
-        class Slow(LocalExecutor):
-            def run(self, tasks: Iterable[RewriteTask], **settings: Any) -> Iterator[RewriteResult | RewriteFailure]:
+        class Slow:
+            def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+                    observer: Observer | None = None) -> Iterator[RewriteResult | RewriteFailure]:
                 with ThreadPoolExecutor(1) as other:
                     other.submit(writer.run_pending).result(60)
                 indexes.append(log.state.index)
-                return super().run(tasks, **settings)
+                return LocalExecutor().run(tasks, budget=budget, observer=observer)
 
         writer = SnapshotWriter(log, applied=lambda: 95, copy=lambda: MachineCopy(95, range(1, 91, 9), [b"state"]),
                                 when=1, every_seconds=None)

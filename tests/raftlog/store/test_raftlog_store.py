@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -246,7 +247,7 @@ def test_memory_is_bounded_by_flushing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", [{"max_wal_bytes": 2000}, {"max_wal_entries": 3}])
-def test_entries_that_cannot_be_flushed_are_bounded(limit: dict[str, int], tmp_path: Path) -> None:
+def test_entries_that_cannot_be_flushed_are_bounded(limit: dict[str, Any], tmp_path: Path) -> None:
     """The disk under the segments is full, that under the WAL is not."""
     full = threading.Event()
 
