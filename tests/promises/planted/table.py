@@ -310,6 +310,14 @@ MISTAKES: Sequence[Mistake] = (
         ("raft_log_store-crashes",),
         "Acknowledged entries are gone after a power failure."),
     Mistake(
+        "wal-queue-emptied-before-its-batch", "compactlib/raftlog/wal/wal.py",
+        "            taken, taken_bytes = self._queue[:], self.queued_bytes\n",
+        "            taken, taken_bytes = self._queue[:], self.queued_bytes\n"
+        "            self._queue.clear()\n",
+        ("tests/promises/raftlog/test_raftlog_store_refusals.py",
+         "tests/promises/raftlog/test_raftlog_store_failures.py::test_close_during_a_batch_that_is_refused_syncs_again"),
+        "Entries of a batch that a full disk refused are acknowledged by the next sync, which does not write them."),
+    Mistake(
         "raftlog-removal-not-synced", "compactlib/raftlog/store.py",
         "            self._files.sync_folder(self._logs_folder)\n"
         "            for name in removed:\n",
