@@ -281,7 +281,7 @@ class RaftLog(OwnedLog):
             self._guard.require_open()
             if first != self._memory.last + 1:
                 self._require_next(first)
-            self._put(_following(first, term, payloads), [(first, term, payloads)])
+            self._put(_following(first, term, payloads), payloads)
 
     def _require_next(self, first: int) -> None:
         row, last = self.state, self._memory.last
@@ -343,13 +343,13 @@ class RaftLog(OwnedLog):
             start, lacking = prev_index + 1 + held, payloads[held:]
             overrules = bool(lacking) and start <= self._memory.last
             if lacking and not overrules:
-                self._put(_following(start, term, lacking), [(start, term, lacking)])
+                self._put(_following(start, term, lacking), lacking)
         if overrules and not may_cut:
             # Compared again under the lock that excludes other truncations.
             with self._files_lock:
                 return self._take(prev_index, prev_term, term, payloads, may_cut=True)
         if overrules:
-            self._cut(_following(start, term, lacking, cuts=True), [(start, term, lacking)])
+            self._cut(_following(start, term, lacking, cuts=True), lacking)
         return None
 
     def _judged(self, prev_index: int, prev_term: int, term: int, count: int) -> AppendAnswer | int:
@@ -389,7 +389,7 @@ class RaftLog(OwnedLog):
             index += 1
         return min(index - prev_index - 1, count)
 
-    def _put(self, frame: Frame, runs: Iterable[tuple[int, int, Sequence[bytes]]] = ()) -> None:
+    def _put(self, frame: Frame, payloads: Sequence[bytes] | None = None) -> None:
         """Queue a frame in the WAL, and change the memtable as it says. The caller holds the log's lock.
 
         An interrupt between the two leaves entries in the WAL that the memtable lacks. The next write of the log begins
@@ -397,13 +397,13 @@ class RaftLog(OwnedLog):
 
         Args:
             frame: entries, a truncation, or both.
-            runs: its entries, as `Frame.runs` gives them.
+            payloads: those of a run; other entries are decoded.
         """
         self._memory.ticket = self._wal.queue(self._log_id, frame)
         if frame.cuts:
             self._memory.cut(-1 if frame.previous is None else frame.previous)
-        for first, term, payloads in runs:
-            self._memory.insert(first, term, payloads)
+        for run in frame.runs() if payloads is None else [(frame.first, frame.term, payloads)]:
+            self._memory.insert(*run)
 
     def _make_room(self) -> None:
         """Sync and flush what is needed before an append, so that a disk error leaves nothing appended."""
@@ -438,16 +438,12 @@ class RaftLog(OwnedLog):
 
     # -- truncation
 
-    def _cut(self, frame: Frame, runs: Iterable[tuple[int, int, Sequence[bytes]]] = ()) -> None:
+    def _cut(self, frame: Frame, payloads: Sequence[bytes] | None = None) -> None:
         """Truncate, as a frame says, and append the frame's entries. The truncation is durable when this returns.
 
         (1) Create the next segment: only this step needs room. (2) Make the truncation durable in the WAL; from here on
         opening the log repeats it after a crash. (3) Truncate the segments. No flush of the log runs in between. A
         failure of (2) or (3) closes the log; `RaftLogStore.log` opens it again. An interrupt of (2) closes the store.
-
-        Args:
-            frame: a truncation, alone or with the entries that replace the old ones.
-            runs: these entries, as of `_put`.
         """
         after = -1 if frame.previous is None else frame.previous
         with self._files_lock:
@@ -459,7 +455,7 @@ class RaftLog(OwnedLog):
                     # Not in memory that belongs to the next log already.
                     self._require_open()
                     try:
-                        self._put(frame, runs)
+                        self._put(frame, payloads)
                     except BaseException as error:
                         if not isinstance(error, CompactlibError):
                             # An interrupt: memory, which outlives this log, may lack what the WAL's queue has.
@@ -801,7 +797,7 @@ class RaftLog(OwnedLog):
             with self._lock:
                 self._require_open()
                 last = self._memory.last
-                self._put(frame._replace(previous=last if last >= 0 else None), frame.runs())
+                self._put(frame._replace(previous=last if last >= 0 else None))
         self._wal.sync(self._memory.ticket)
         self._snapshots.taken(row)
 
