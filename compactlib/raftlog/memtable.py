@@ -94,11 +94,6 @@ class Table:
         offset = index - slab.first
         return entry_of((index, slab.term, slab.payloads[offset])) if offset < len(slab.payloads) else None
 
-    def term_of(self, index: int) -> int | None:
-        """The term of `index`, `None` if the table lacks it."""
-        found = self.find(index)
-        return None if found is None else found.term
-
     def through(self, last: int) -> list[Slab]:
         """The slabs of the entries up to `last`; they do not grow. O(slabs)."""
         slabs = [slab for slab in self.slabs if slab.first <= last]

@@ -183,7 +183,10 @@ class RaftLog(OwnedLog):
         if row.is_dead(index):
             return None
         table = self._memory.table
-        return table.term_of(index) if index >= table.base else self._retried(lambda: self._own.term_of(index))
+        if index < table.base:
+            return self._retried(lambda: self._own.term_of(index))
+        entry = table.find(index)
+        return None if entry is None else entry.term
 
     @property
     def _kept_from(self) -> int:
