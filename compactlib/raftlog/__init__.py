@@ -72,7 +72,6 @@ if TYPE_CHECKING:
     from compactlib.raftlog.worker import (
         LogCompactionWorker as LogCompactionWorker,
         MachineCopy as MachineCopy,
-        SnapshotReport as SnapshotReport,
         SnapshotWriter as SnapshotWriter,
     )
 else:
@@ -84,7 +83,7 @@ else:
         "compactlib.raftlog.log.folder": "is_log logs_of_store",
         "compactlib.raftlog.log.log_reader": "LogReader verify_log",
         "compactlib.raftlog.log.segment_log": "SegmentLog",
-        "compactlib.raftlog.worker": "LogCompactionWorker MachineCopy SnapshotReport SnapshotWriter",
+        "compactlib.raftlog.worker": "LogCompactionWorker MachineCopy SnapshotWriter",
         "compactlib.raftlog.segment.listing": "open_segment",
         "compactlib.raftlog.snapshot_meta": "SnapshotManifest SnapshotMeta",
         "compactlib.raftlog.values":

@@ -31,7 +31,7 @@ from compactlib.raftlog.snapshot_meta import (
     snapshot_version,
 )
 from compactlib.raftlog.snapshots import is_half_installed
-from compactlib.raftlog.values import MAX_INDEX, SegmentLimits
+from compactlib.raftlog.values import SegmentLimits
 from compactlib.raftlog.wal.frames import Frame, read_frames, wal_files
 from compactlib.report import VerifyReport
 
@@ -177,10 +177,8 @@ def verify_log(folder: StrPath) -> VerifyReport:
 
 def _replayed(frames: Sequence[Frame], segments: Segments, row: SnapshotMeta) -> Memtable | None:
     """The memtable after a replay of `frames` over `segments`; `None` if it is empty."""
-    memtable = Memtable(segments.last_index, max_entries=MAX_INDEX)
-    for frame in frames:
-        replay(frame, memtable, row, segments.matching)
-    memtable.require_links()
+    memtable = Memtable(segments.last_index)
+    replay(frames, memtable, row, segments.matching)
     return None if memtable.table.is_unused else memtable
 
 

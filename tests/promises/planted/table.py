@@ -30,7 +30,9 @@ MISTAKES: Sequence[Mistake] = (
         "After a power failure during a compaction, entries of a merged segment are gone."),
     Mistake(
         "raftlog-names-found-not-synced", "compactlib/raftlog/store.py",
-        "        self._sync_found()\n",
+        "        sync_names(self._files, self._folder)\n"
+        "        self._files.sync_folder(self._wal_folder)\n"
+        "        self._files.sync_folder(self._logs_folder)\n",
         "",
         (KILLED + "[little-raft_log_store-opening]",),
         "Entries acknowledged after a kill are lost in a power failure, since the names below them never "
@@ -278,7 +280,7 @@ MISTAKES: Sequence[Mistake] = (
         "Entries that were taken back are there again, and the new ones lie behind them."),
     Mistake(
         "truncation-not-made-again", "compactlib/raftlog/raft_log.py",
-        "            self._own.truncate(self._agreeing_through(max(after, self.state.index)))\n",
+        "            self._own.truncate(self._overruled_above)\n",
         "            pass\n",
         (TRUNCATED_STORE + "[little-several_segments]",),
         "A cut that the WAL holds is never carried out in segments, and a flush writes behind what was cut."),
@@ -339,6 +341,14 @@ MISTAKES: Sequence[Mistake] = (
         ("raft_log_store-crashes",),
         "Acknowledged entries are gone after a power failure."),
     Mistake(
+        "wal-queue-emptied-before-its-batch", "compactlib/raftlog/wal/wal.py",
+        "            taken, taken_bytes = self._queue[:], self.queued_bytes\n",
+        "            taken, taken_bytes = self._queue[:], self.queued_bytes\n"
+        "            self._queue.clear()\n",
+        ("tests/promises/raftlog/test_raftlog_store_refusals.py",
+         "tests/promises/raftlog/test_raftlog_store_failures.py::test_close_during_a_batch_that_is_refused_syncs_again"),
+        "Entries of a batch that a full disk refused are acknowledged by the next sync, which does not write them."),
+    Mistake(
         "raftlog-removal-not-synced", "compactlib/raftlog/store.py",
         "            self._files.sync_folder(self._logs_folder)\n"
         "            for name in removed:\n",
@@ -397,8 +407,8 @@ MISTAKES: Sequence[Mistake] = (
         "A transfer ends whenever the leader takes a newer snapshot."),
     Mistake(
         "pinned-entries-not-flushed", "compactlib/raftlog/raft_log.py",
-        "        live = row.live | self._own.pinned.at_most(row.index)\n",
-        "        live = row.live\n",
+        "        needed = row.needed(held) | (held & self._own.pinned)\n",
+        "        needed = row.needed(held)\n",
         ("tests/promises/raftlog/test_raftlog_pins_and_forecasts.py",),
         "Entries that a transfer needs are gone once the memory that held them is flushed."),
     Mistake(
@@ -441,10 +451,10 @@ MISTAKES: Sequence[Mistake] = (
         "Entries are acknowledged that a snapshot covers which was refused and is in force after a crash."),
     Mistake(
         "received-entries-not-taken-again", "compactlib/raftlog/raft_log.py",
-        "            self._take_received(row)\n"
-        "        self._must_truncate",
-        "            pass\n"
-        "        self._must_truncate",
+        "                self._take_received(row)\n"
+        "            after = max(",
+        "                pass\n"
+        "            after = max(",
         (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
         "A received snapshot is in force whose live entries the log never takes."),
     Mistake(

@@ -27,7 +27,7 @@ def options(entries: int = 64) -> StoreOptions:
 def settle(store: KvStore) -> None:
     """Everything to segments, and the worker at rest."""
     store.log.flush()
-    worker = store.log._worker  # noqa: SLF001
+    (worker,) = store.log._workers  # noqa: SLF001
     assert isinstance(worker, LogCompactionWorker)
     while worker.run_pending():
         pass
