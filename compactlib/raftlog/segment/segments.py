@@ -266,7 +266,7 @@ class Segments:
             return (*self._view.refs, *(each.ref for each in self._active()))
 
     def known(self) -> tuple[SegmentStats, ...]:
-        """The statistics of each segment, oldest first, all of it live."""
+        """The statistics of each segment, oldest first; all entries count as live."""
         if self._files is None:
             return self._view.known
         with self._guard.lock:
