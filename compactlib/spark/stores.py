@@ -113,8 +113,8 @@ def compact_on_workers(spark: SparkSession, stores: Iterable[str], open_store: O
 
     # Small tasks: a cluster that grows on demand grows by waiting tasks, and a killed worker repeats its whole task.
     together = max(1, min(_MOST_STORES_IN_A_TASK, len(names) // (4 * slots)))
-    results = on_workers(spark, compact_one, dict(zip(names, names, strict=True)), slots=slots, together=together,
-                         at_once=_STORES_AT_ONCE)
+    results = on_workers(spark, compact_one, {name: name for name in names}, slots=slots, budget=Budget(),
+                         together=together, at_once=_STORES_AT_ONCE)
     rows = [(name, *(found if isinstance(found, tuple) else ("failed", str(found), 0, 0, 0.0, type(found).__name__)))
             for name, found in results]
     return spark.createDataFrame(sorted(rows), OUTCOME_DDL)

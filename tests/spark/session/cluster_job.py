@@ -23,6 +23,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from compactlib.budget import Budget
+from compactlib.cli import main as console
 from compactlib.clock import SystemClock
 from compactlib.executors import RewriteResult, RewriteTask
 from compactlib.observer import Observer
@@ -86,6 +87,7 @@ def found(spark: SparkSession, folder: Path) -> dict[str, Any]:
             "copied": [fields for name, fields in observer.events if name == "copied"],
             "lost": {outcome.task: outcome.files[0].path for outcome in lost if isinstance(outcome, RewriteResult)},
             "spent": budget.spent_bytes, "private": sorted(path.name for path in private.iterdir()),
+            "demo": console(["demo", "--executor", "both", "--input", str(Path(__file__).parents[1])]),
             "metarange": merged_on_spark(spark, folder / "objects"), "block": merged_block(spark, folder / "blocks")}
 
 
