@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 from pyspark import TaskContext
+from pyspark.errors import PySparkTypeError
+from pyspark.sql.pandas.types import from_arrow_type
 
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput
 from compactlib.objects import Digest, ObjectExists, ObjectStore
@@ -103,6 +105,7 @@ def rows_of(file: parquet.ParquetFile, key: str) -> int:
 
 _CARRIED: Final[dict[pa.DataType, pa.DataType]] = {
     pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0),
+    pa.time32("s"): pa.time64("ns"), pa.time32("ms"): pa.time64("ns"), pa.time64("us"): pa.time64("ns"),
     pa.date64(): pa.date32(), pa.large_string(): pa.string(), pa.string_view(): pa.string(),
     pa.large_binary(): pa.binary(), pa.binary_view(): pa.binary(),
 }
@@ -115,6 +118,8 @@ def carried(kind: pa.DataType) -> pa.DataType:
         return carried(value)
     if isinstance(kind, pa.TimestampType):
         return pa.timestamp("us", None if kind.tz is None else "UTC")
+    if isinstance(kind, pa.Decimal256Type):
+        return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, pa.DurationType):
         return pa.int64()
     if pa.types.is_fixed_size_binary(kind):
@@ -127,8 +132,14 @@ def carried(kind: pa.DataType) -> pa.DataType:
 
 
 def carried_field(field: pa.Field[Any]) -> pa.Field[Any]:
-    """Return the column with its carried type."""
-    return pa.field(field.name, carried(field.type))
+    """Return the column with its carried type. Raises `InvalidInput` if Spark has no type for its values."""
+    try:
+        kind = carried(field.type)
+        from_arrow_type(kind)
+    except (PySparkTypeError, ValueError) as error:
+        raise InvalidInput(f"column {field.name!r} has the type {field.type}, for which Spark has none ({error}); "
+                           f"write it with another type") from error
+    return pa.field(field.name, kind)
 
 
 def read_blocks(open_objects: Callable[[], ObjectStore], schema: pa.Schema, parts: Sequence[Sequence[Share]],

@@ -100,8 +100,8 @@ class MergeBlocks:
     """An `Execute` for jobs whose sources are Parquet blocks. Any thread may call it.
 
     Output columns have types of Spark: an unsigned number as the next larger signed type, a timestamp in
-    microseconds, a dictionary as its values. Workers must be able to import the library (`ship_library`). Every commit
-    goes through the fence, under the job's name.
+    microseconds, a time of day in nanoseconds, a dictionary as its values. Workers must be able to import the library
+    (`ship_library`). Every commit goes through the fence, under the job's name.
 
     Attributes:
         spark: the session.
@@ -134,7 +134,7 @@ class MergeBlocks:
         Raises:
             FencedOff: the job went to another worker.
             JobLost: the same, found by the worker's own check.
-            InvalidInput: the sources' columns differ, or a key is not among them.
+            InvalidInput: the sources' columns differ, a key is not among them, or Spark has no type for a column.
             CorruptData: a source or an output is damaged, or rows were lost on the way.
             ObjectStoreFailed, StorageError: the object store cannot be reached, or the disk failed.
             OutcomeUnknown: it is not known whether the fence committed the list of blocks.
