@@ -44,7 +44,6 @@ from compactlib.report import Table, VerifyReport
 _Answer: TypeAlias = tuple[Any, str, int]
 """The output of a command with `--json`, its output for people, and its exit code."""
 
-_DEMO_EXECUTORS = {"local": ("local",), "spark": ("spark",), "both": ("local", "spark")}
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
           "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 _SQLITE_BEGINNING = b"SQLite format 3\0"
@@ -69,7 +68,7 @@ class _Kind:
         self.given = given
         for option, (_, kinds, _) in _OPTIONS.items():
             if getattr(given, option) is not None and self.name not in kinds:
-                raise InvalidInput(f"--{option.replace('_', '-')} is for a {', '.join(kinds)}; {path} is a "
+                raise InvalidInput(f"--{option} is for a {', '.join(kinds)}; {path} is a "
                                    f"{self.name}; leave it out")
         if given.policy not in (None, *self.policies):
             raise InvalidInput(f"{path} is a {self.name}, for which there is no policy {given.policy!r}; give one of "
@@ -102,16 +101,14 @@ class _Kind:
         return {"is_empty": plan.is_empty, "why": plan.why, "rows": plan.to_dicts()}, str(plan), 0
 
     def compact(self) -> _Answer:
-        from compactlib.demo import opened_executor, progress_bar
+        from compactlib.demo import progress_bar
 
         given, problem = self.given, ""
         where = {} if given.branch is None else {"branch": given.branch}
         try:
-            with opened_executor(given.executor or "local") as executor, self.opened() as store, \
-                    progress_bar("compact") as observer:
-                report = store.compact(
-                    policy=self.policy(), executor=executor, observer=observer, **where,
-                    budget=Budget(bytes_per_second=given.rate))
+            with self.opened() as store, progress_bar("compact") as observer:
+                report = store.compact(policy=self.policy(), observer=observer,
+                                       budget=Budget(bytes_per_second=given.rate), **where)
             if report.is_partial:
                 problem = f"only a part was done and committed: {report.why}"
         except CompactionFailed as error:
@@ -146,6 +143,10 @@ def _date(seconds: float | None) -> str | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(" ", "seconds")
 
 
+def _sums(segments: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    return {name: sum(row[name] for row in segments) for name in ("entries", "live_entries", "file_bytes")}
+
+
 class _RaftLog(_Kind):
     """A raft log in its own folder, or a log of a store of logs."""
 
@@ -158,14 +159,11 @@ class _RaftLog(_Kind):
         from compactlib.raftlog import LogReader
 
         with LogReader(self.path) as reader:
-            rows: list[dict[str, Any]] = [
-                {"segment": stats.number, "first": stats.ref.first, "last": stats.ref.last,
-                 "entries": stats.entries, "live": stats.live_entries, "dead": stats.entries - stats.live_entries,
-                 "live_bytes": stats.live_bytes, "file_bytes": stats.file_bytes} for stats in reader.view().segments]
-            snapshot, unflushed = reader.state, len(reader.unflushed)
+            rows, snapshot, unflushed = reader.view().to_dicts(), reader.state, len(reader.unflushed)
         has_snapshot = snapshot.index >= 0
-        title = (f"{self.path}: {len(rows):,} segments, {sum(row['entries'] for row in rows):,} entries "
-                 f"({sum(row['live'] for row in rows):,} live), {sum(row['file_bytes'] for row in rows):,} bytes; "
+        sums = _sums(rows)
+        title = (f"{self.path}: {len(rows):,} segments, {sums['entries']:,} entries ({sums['live_entries']:,} live), "
+                 f"{sums['file_bytes']:,} bytes; "
                  + (f"snapshot at {snapshot.index:,} with {len(snapshot.live):,} live indexes" if has_snapshot else
                     "no snapshot yet, so everything is live")
                  + (f"; {unflushed:,} newer entries are in the store's write-ahead log" if unflushed else ""))
@@ -206,8 +204,7 @@ class _StoreOfLogs(_Kind):
     def described(self) -> tuple[str, dict[str, Any]]:
         rows: list[dict[str, Any]] = []
         for path, (_, log) in self._of_each("described"):
-            sums = {name: sum(row[name] for row in log["segments"]) for name in ("entries", "live", "file_bytes")}
-            rows.append({"log": os.path.basename(path), "segments": len(log["segments"]), **sums,
+            rows.append({"log": os.path.basename(path), "segments": len(log["segments"]), **_sums(log["segments"]),
                          "in_wal": log["unflushed"], "snapshot": log["snapshot"] and log["snapshot"]["index"]})
         return (f"{self.path}: {len(rows):,} logs with one write-ahead log; inspect one by its folder, {self._one()}",
                 {"folder": self.path, "logs": rows})
@@ -302,18 +299,17 @@ class _Repository(_Kind):
 
         super().__init__(path, given)
         with contextlib.closing(SqliteStore(path, read_only=True)) as store:
-            found = {each.decode("utf-8", "surrogateescape"): repository_in(each) for each in store.partitions()}
-        self.names = {partition: name for partition, name in found.items()
-                      if name is not None and given.partition in (None, partition)}
+            self.names = [name for name in map(repository_in, store.partitions())
+                          if name is not None and given.repository in (None, name)]
         if not self.names:
-            where = "" if given.partition is None else f" in a partition {given.partition!r}"
-            raise NotFound(f"{path} is an SQLite file that holds no repository{where}; name another file or partition")
+            raise NotFound(f"{path} is an SQLite file that holds no repository {given.repository or ''!r}; name "
+                           f"another file or repository")
 
     def described(self) -> tuple[str, dict[str, Any]]:
         rows: list[dict[str, Any]]
         if len(self.names) > 1:
-            rows = [{"partition": partition} for partition in self.names]
-            return (f"{self.path}: {len(rows):,} repositories; inspect one by --partition NAME",
+            rows = [{"repository": name} for name in self.names]
+            return (f"{self.path}: {len(rows):,} repositories; inspect one by --repository NAME",
                     {"path": self.path, "repositories": rows})
         with self.opened() as repository:
             name, dropped = repository.name, repository.dropped_tokens()
@@ -339,9 +335,9 @@ class _Repository(_Kind):
         from compactlib.staging import CommittedRanges, Repository
 
         if len(self.names) > 1:
-            raise InvalidInput(f"{self.path} holds {len(self.names):,} repositories; name one by --partition NAME, "
+            raise InvalidInput(f"{self.path} holds {len(self.names):,} repositories; name one by --repository NAME, "
                                f"see compactlib inspect {self.path}")
-        command, (name,) = self.given.command, self.names.values()
+        command, (name,) = self.given.command, self.names
         # `inspect` reads the records alone, so it needs no ranges.
         objects = MemoryObjects() if command == "inspect" else LocalObjects(self._objects())
         with contextlib.closing(SqliteStore(self.path, create=False, read_only=command != "compact")) as store:
@@ -428,10 +424,11 @@ def _complain(what: str) -> None:
 
 def _run(given: argparse.Namespace) -> int:
     if given.command == "demo":
-        from compactlib.demo import run_demo
+        from compactlib.demo import EXECUTORS, run_demo
 
-        return run_demo(given.input, _DEMO_EXECUTORS[given.executor or "both"], folder=given.folder,
-                        optional=("spark",) if given.executor is None else (), max_bytes=given.max_bytes)
+        chosen = {name: executor for name, executor in EXECUTORS.items() if given.executor in (None, "both", name)}
+        return run_demo(given.input, chosen, folder=given.folder, optional=("spark",) if given.executor is None else (),
+                        max_bytes=given.max_bytes)
     answer: _Answer = getattr(_store_at(given), given.command)()
     data, text, code = answer
     # `default=str`: the fields of an error may have any type.
@@ -448,7 +445,7 @@ def _size(text: str) -> int:
 
 _LOG, _BLOBS, _REPOSITORY = _RaftLog.name, _BlobStore.name, _Repository.name
 _OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, Any]]] = {
-    "partition": (("inspect", "plan", "compact", "verify"), (_REPOSITORY,), {
+    "repository": (("inspect", "plan", "compact", "verify"), (_REPOSITORY,), {
         "metavar": "NAME", "help": "which repository, where an SQLite file holds several"}),
     "objects": (("inspect", "plan", "compact", "verify"), (_REPOSITORY,), {
         "metavar": "FOLDER",
@@ -461,8 +458,6 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, Any]]] = {
     "retention": (("plan", "compact"), (_BLOBS,), {
         "metavar": "SECONDS", "type": float,
         "help": "of a blob store: how long its owner keeps deletes; compact needs it (default of plan: a week)"}),
-    "executor": (("compact",), (_LOG, _BLOBS), {
-        "choices": ("local", "spark"), "help": "where to copy: in this process, or on Spark (default: local)"}),
     "rate": (("compact",), (_LOG, _BLOBS, _REPOSITORY), {
         "metavar": "SIZE", "type": _size, "help": "the most bytes to write in a second"}),
 }
@@ -478,7 +473,7 @@ def _parser() -> argparse.ArgumentParser:
     demo = verbs.add_parser("demo", help="write a real log, compact it, prove that nothing was lost")
     demo.add_argument("--input", metavar="FOLDER", default=sysconfig.get_paths()["stdlib"],
                       help="read the files below it (default: Python's standard library)")
-    demo.add_argument("--executor", choices=tuple(_DEMO_EXECUTORS),
+    demo.add_argument("--executor", choices=("local", "spark", "both"),
                       help="where to compact (default: both, one after the other; without Spark, only here)")
     demo.add_argument("--folder", metavar="FOLDER", help="keep the logs in this folder, which must be missing or empty")
     demo.add_argument("--max-bytes", metavar="SIZE", type=_size, default=24_000_000,
@@ -494,5 +489,5 @@ def _parser() -> argparse.ArgumentParser:
         verb.set_defaults(**dict.fromkeys(_OPTIONS))
         for option, (commands, _, how) in _OPTIONS.items():
             if name in commands:
-                verb.add_argument(f"--{option.replace('_', '-')}", **how)
+                verb.add_argument(f"--{option}", **how)
     return parser

@@ -17,25 +17,22 @@ import shlex
 import shutil  # noqa: TID251 - scratch of the demo, no data of the library
 import sys
 import tempfile  # noqa: TID251 - scratch of the demo, no data of the library
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import compactlib
 from compactlib.errors import CompactionFailed, CompactlibError, InvalidInput, MissingDependency, NotFound, Unsupported
+from compactlib.executors import LocalExecutor
 from compactlib.files import list_folder
 from compactlib.indexset import IndexSet
 from compactlib.observer import TqdmObserver
 from compactlib.raftlog import DeadEntry, Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
 from compactlib.rewrite import Executor
 
-DEFAULT_MAX_BYTES = 24_000_000
-"""The most bytes of files that the demo reads by default. It writes about three times as many."""
-WRITTEN = "written"
+_WRITTEN = "written"
 """The folder of the log before compaction. The compacted copies are named after their executors."""
-
-OpenExecutor: TypeAlias = Callable[[str], AbstractContextManager[Executor]]
 
 _Command: TypeAlias = tuple[str, Path, int]
 """A key, a file, and the quarters of the file to put; 0 deletes the key."""
@@ -46,40 +43,25 @@ _MOST_PROBLEMS = 10
 
 
 @contextlib.contextmanager
-def opened_executor(name: str) -> Iterator[Executor]:
-    """Open the named executor for the duration of the context.
-
-    Args:
-        name: `"local"` (this thread) or `"spark"` (a session of this process, with a task for each processor; a running
-            session is used and left running).
+def _on_spark() -> Iterator[Executor]:
+    """Use the process's active session, for example of a cluster, or a session with a task for each processor.
 
     Raises:
         MissingDependency: Spark or one of its packages is not installed.
         Unsupported: there is no Java for Spark.
     """
-    if name == "local":
-        from compactlib.executors import LocalExecutor
-
-        yield LocalExecutor()
-    else:
-        with _spark_session(os.cpu_count() or 1) as spark:
-            from compactlib.spark import SparkExecutor
-
-            yield SparkExecutor(spark)
-
-
-@contextlib.contextmanager
-def _spark_session(cores: int) -> Iterator[Any]:
-    from compactlib.spark import require_spark
+    from compactlib.spark import SparkExecutor, require_spark
 
     require_spark("a Spark session")
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
-    found = SparkSession.getActiveSession()
+    if (active := SparkSession.getActiveSession()) is not None:
+        yield SparkExecutor(active)
+        return
     try:
         # Spark retries a killed worker, listens on this machine alone, and starts Java quickly.
-        spark = found or SparkSession.builder.appName("compactlib").master(f"local[{cores},4]").config(map={
+        spark = SparkSession.builder.appName("compactlib").master(f"local[{os.cpu_count() or 1},4]").config(map={
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.driver.host": "127.0.0.1",
             "spark.log.level": "OFF",
@@ -92,43 +74,37 @@ def _spark_session(cores: int) -> Iterator[Any]:
         raise Unsupported("Spark could not start Java; install a Java 17 (or later) runtime (Debian and Ubuntu: "
                           "apt-get install openjdk-17-jre-headless) and put it on the PATH") from error
     try:
-        if found is None:
-            # Without this, or PYSPARK_PYTHON, Spark would run the first `python3` on the PATH.
-            spark.sparkContext.pythonExec = sys.executable
-            # Start the workers now, so that the time of the first job does not include their start.
-            spark.range(0, cores, 1, cores).mapInArrow(lambda batches: batches, "id bigint").collect()
-        yield spark
+        # Without this, or PYSPARK_PYTHON, Spark would run the first `python3` on the PATH.
+        spark.sparkContext.pythonExec = sys.executable
+        yield SparkExecutor(spark)
     finally:
-        if found is None:
-            spark.stop()
+        spark.stop()
 
 
-@contextlib.contextmanager
-def progress_bar(label: str) -> Iterator[Any]:
+EXECUTORS: Mapping[str, Callable[[], AbstractContextManager[Executor]]] = {
+    "local": lambda: contextlib.nullcontext(LocalExecutor()), "spark": _on_spark}
+"""How to open each executor of `compactlib demo`."""
+
+
+def progress_bar(label: str) -> AbstractContextManager[Any]:
     """Draw the progress of a compaction on stderr, if that is a terminal and tqdm is installed."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    try:
-        bars = TqdmObserver(desc=f"{label:<9}", leave=False)
-    except MissingDependency:
-        yield None
-        return
-    with bars:
-        yield bars
+    with contextlib.suppress(MissingDependency):
+        if sys.stderr.isatty():
+            return TqdmObserver(desc=f"{label:<9}", leave=False)
+    return contextlib.nullcontext()
 
 
-def run_demo(source: str, executors: Sequence[str], *, optional: Sequence[str] = (), folder: str | None = None,
-             max_bytes: int = DEFAULT_MAX_BYTES, open_executor: OpenExecutor = opened_executor) -> int:
+def run_demo(source: str, executors: Mapping[str, Callable[[], AbstractContextManager[Executor]]], *,
+             optional: Collection[str] = (), folder: str | None = None, max_bytes: int) -> int:
     """Run the demo and print its steps; return the exit code: 0 if everything was verified, else 1.
 
     Args:
         source: the folder whose files are read.
-        executors: the names of the executors; each compacts a copy of the same log.
+        executors: opens each executor, by name; each compacts a copy of the same log.
         optional: the executors to skip if they cannot run here.
         folder: the folder in which to keep the logs; it must be missing or empty. By default a temporary folder, which
             is removed at the end, unless there are problems.
-        max_bytes: the most bytes of files to read.
+        max_bytes: the most bytes of files to read. The demo writes about three times as many.
 
     Raises:
         NotFound, InvalidInput: there is no input, or the folder for the logs is not empty.
@@ -147,13 +123,13 @@ def run_demo(source: str, executors: Sequence[str], *, optional: Sequence[str] =
         print(f"compactlib {compactlib.__version__} demo: a key-value store on a Raft log, and its compaction\n")
         history = _history(source, max_bytes, random.Random(0))
         limits = SegmentLimits(max_entries=min(max(len(history) // _SEGMENTS, 2), SegmentLimits().max_entries))
-        options, written = LogOptions(limits=limits), os.path.join(place, WRITTEN)
+        options, written = LogOptions(limits=limits), os.path.join(place, _WRITTEN)
         live = _write(written, options, history)
-        for name in executors:
+        for name, opened in executors.items():
             copy = os.path.join(place, name)
             with contextlib.ExitStack() as stack:
                 try:
-                    executor = stack.enter_context(open_executor(name))
+                    executor = stack.enter_context(opened())
                 except (MissingDependency, Unsupported) as error:
                     if name not in optional:
                         raise
@@ -184,10 +160,9 @@ def run_demo(source: str, executors: Sequence[str], *, optional: Sequence[str] =
 
 
 def _history(folder: str, max_bytes: int, rng: random.Random) -> list[_Command]:
-    """Choose random files below a folder; return the commands.
+    """Choose random files below a folder; return the commands: imports of all files, their edits, then deletes.
 
-    Imports of all files come in the first quarter, edits in any order after a fifth. So the first segments have imports
-    alone, and all of their entries die.
+    The first segments have imports alone, and all of their entries die.
     """
     if not os.path.isdir(folder):
         raise NotFound(f"{folder} is not a folder; name a folder with files to read")
@@ -197,22 +172,20 @@ def _history(folder: str, max_bytes: int, rng: random.Random) -> list[_Command]:
         found += [(path.relative_to(folder).as_posix(), path, path.stat().st_size)
                   for path in (Path(parent, name) for name in sorted(names))
                   if path.is_file() and not path.is_symlink() and os.access(path, os.R_OK)]
-    placed: list[tuple[float, _Command]] = []
-    chosen, left = 0, max_bytes
+    chosen: list[tuple[str, Path]] = []
+    left = max_bytes
     for key, path, size in rng.sample(found, len(found)):
-        if size > left:
-            continue
-        chosen, left = chosen + 1, left - size
-        versions = rng.randint(2, 4)
-        times = sorted([rng.uniform(0.0, 0.25), *(rng.uniform(0.2, 1.0) for _ in range(versions - 1))])
-        placed += [(time, (key, path, 4 - versions + number)) for number, time in enumerate(times, 1)]
-        if rng.random() < 0.1:
-            placed.append((rng.uniform(times[-1], 1.0), (key, path, 0)))
+        if size <= left:
+            chosen.append((key, path))
+            left -= size
     if not chosen:
         raise InvalidInput(f"{folder} has no file of at most {max_bytes:,} bytes among {len(found):,}; name another "
                            f"folder, or allow more bytes")
-    _say("input", f"{folder}: {chosen:,} of {len(found):,} files, {(max_bytes - left) / 1e6:,.1f} MB")
-    return [command for _, command in sorted(placed)]
+    _say("input", f"{folder}: {len(chosen):,} of {len(found):,} files, {(max_bytes - left) / 1e6:,.1f} MB")
+    edits = [(key, path, quarters) for key, path in chosen for quarters in range(rng.randint(2, 4), 5)]
+    deleted = rng.sample(chosen, len(chosen) // 10)
+    return [*((key, path, 4) for key, path in chosen), *rng.sample(edits, len(edits)),
+            *((key, path, 0) for key, path in deleted)]
 
 
 def _write(folder: str, options: LogOptions, history: Sequence[_Command]) -> Mapping[int, bytes]:
@@ -275,7 +248,7 @@ def _size(folder: str) -> str:
 
 
 def _print_commands(folder: str, names: list[str]) -> None:
-    first, *others = [shlex.quote(os.path.join(folder, name)) for name in (WRITTEN, *names)]
+    first, *others = [shlex.quote(os.path.join(folder, name)) for name in (_WRITTEN, *names)]
     print("\n".join([f"\nThe logs are in {folder}. Inspect them:\n",
                      *(f"  compactlib inspect {path}" for path in (first, *others)),
                      f"  compactlib verify {others[-1] if others else first}",

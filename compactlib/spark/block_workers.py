@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 from pyspark import TaskContext
+from pyspark.errors import PySparkTypeError
+from pyspark.sql.pandas.types import from_arrow_type
 
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput
 from compactlib.objects import Digest, ObjectExists, ObjectStore
@@ -61,15 +63,23 @@ class ObjectFile(io.RawIOBase):
         return data
 
 
-def open_block(objects: ObjectStore, key: str, size_bytes: int) -> parquet.ParquetFile:
-    """Open a block and read its footer. Raises `CorruptData` if it is no Parquet file, and the store's errors."""
+@contextlib.contextmanager
+def opened_block(objects: ObjectStore, key: str, size_bytes: int) -> Iterator[parquet.ParquetFile]:
+    """Open a block and read its footer.
+
+    Raises:
+        CorruptData: it is no Parquet file; or, raised in the context, its pages cannot be read.
+        CompactlibError: the errors of the store.
+    """
     try:
-        return parquet.ParquetFile(pa.PythonFile(ObjectFile(objects, key, size_bytes), mode="r"), pre_buffer=True,
-                                   page_checksum_verification=True)
+        with parquet.ParquetFile(pa.PythonFile(ObjectFile(objects, key, size_bytes), mode="r"), pre_buffer=True,
+                                 page_checksum_verification=True) as file:
+            yield file
     except CompactlibError:
         raise
     except (pa.ArrowException, OSError) as error:
-        raise CorruptData(path=key, offset=0, expected="a Parquet file", found=str(error)) from error
+        raise CorruptData(path=key, offset=0, expected="a sound Parquet file",
+                          found=" ".join(str(error).split())) from error
 
 
 def rows_of(file: parquet.ParquetFile, key: str) -> int:
@@ -95,6 +105,7 @@ def rows_of(file: parquet.ParquetFile, key: str) -> int:
 
 _CARRIED: Final[dict[pa.DataType, pa.DataType]] = {
     pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0),
+    pa.time32("s"): pa.time64("ns"), pa.time32("ms"): pa.time64("ns"), pa.time64("us"): pa.time64("ns"),
     pa.date64(): pa.date32(), pa.large_string(): pa.string(), pa.string_view(): pa.string(),
     pa.large_binary(): pa.binary(), pa.binary_view(): pa.binary(),
 }
@@ -107,6 +118,8 @@ def carried(kind: pa.DataType) -> pa.DataType:
         return carried(value)
     if isinstance(kind, pa.TimestampType):
         return pa.timestamp("us", None if kind.tz is None else "UTC")
+    if isinstance(kind, pa.Decimal256Type):
+        return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, pa.DurationType):
         return pa.int64()
     if pa.types.is_fixed_size_binary(kind):
@@ -119,8 +132,14 @@ def carried(kind: pa.DataType) -> pa.DataType:
 
 
 def carried_field(field: pa.Field[Any]) -> pa.Field[Any]:
-    """Return the column with its carried type."""
-    return pa.field(field.name, carried(field.type))
+    """Return the column with its carried type. Raises `InvalidInput` if Spark has no type for its values."""
+    try:
+        kind = carried(field.type)
+        from_arrow_type(kind)
+    except (PySparkTypeError, ValueError) as error:
+        raise InvalidInput(f"column {field.name!r} has the type {field.type}, for which Spark has none ({error}); "
+                           f"write it with another type") from error
+    return pa.field(field.name, kind)
 
 
 def read_blocks(open_objects: Callable[[], ObjectStore], schema: pa.Schema, parts: Sequence[Sequence[Share]],
@@ -134,28 +153,17 @@ def read_blocks(open_objects: Callable[[], ObjectStore], schema: pa.Schema, part
     with open_objects() as objects:
         for key, size_bytes, share, count in (
                 share for batch in batches for part in batch[0].to_pylist() for share in parts[part]):
-            with open_block(objects, key, size_bytes) as file:
+            with opened_block(objects, key, size_bytes) as file:
                 groups = file.num_row_groups
                 for number in range(groups * share // count, groups * (share + 1) // count):
                     group = file.metadata.row_group(number)
                     rows = _BATCH_BYTES * group.num_rows // max(1, group.total_byte_size)
-                    found = file.iter_batches(min(_BATCH_ROWS, max(1, rows)), [number], schema.names, False)
-                    for batch in _sound(found, key):
+                    for batch in file.iter_batches(min(_BATCH_ROWS, max(1, rows)), [number], schema.names, False):
                         try:
                             yield batch.select(schema.names).cast(schema)
                         except pa.ArrowInvalid as error:
                             raise InvalidInput(f"{key}: {error}; Spark holds times in microseconds, from the year 1 to "
                                                f"9999: write finer times as whole numbers") from error
-
-
-def _sound(batches: Iterator[Any], key: str) -> Iterator[Any]:
-    """Yield the batches of a block. Raises `CorruptData` if its pages cannot be read, and the store's errors."""
-    try:
-        yield from batches
-    except CompactlibError:
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise CorruptData(path=key, offset=0, expected="sound pages", found=" ".join(str(error).split())) from error
 
 
 def write_blocks(open_objects: Callable[[], ObjectStore], keys: Sequence[str], schema: pa.Schema,

@@ -25,7 +25,7 @@ import attrs
 from compactlib._arguments import is_whole, require_age
 from compactlib.errors import Conflict, CorruptData, InvalidInput
 from compactlib.fences import Fence
-from compactlib.objects import ObjectInfo, ObjectNotFound, ObjectStore, check_prefix
+from compactlib.objects import ObjectInfo, ObjectNotFound, ObjectStore
 from compactlib.scheduler import BlockMeta, CompactedBlocks, NoOutput, RunningJob, span_of
 from compactlib.spark.jobs import require_spark
 
@@ -41,27 +41,22 @@ _DAMAGE = re.compile(r"corrupt data in (.+?) at offset 0: expected (.+?), found 
 
 @attrs.frozen
 class BlockFolder:
-    """Name the objects of blocks: `<prefix>tenant-<tenant>/shard-<shard>/block-<id>.parquet`.
+    """Name the objects of blocks: `tenant-<tenant>/shard-<shard>/block-<id>.parquet`.
 
     Tenant and id are percent-encoded, with `@` in place of `%`.
 
     Attributes:
         open_objects: opens the object store in this process and on Spark's workers; picklable. For files in a folder
             that every machine mounts under the same path: `functools.partial(LocalObjects, folder)`.
-        prefix: the beginning of all keys, used for blocks alone; for example `"blocks/"`.
-
-    Raises:
-        BadKey: keys cannot begin with the prefix.
     """
 
     open_objects: Callable[[], ObjectStore]
-    prefix: str = attrs.field(default="", validator=lambda _, __, prefix: check_prefix(prefix))
 
     def key_of(self, tenant: str, shard: int, block_id: str) -> str:
         """Return the key of a block; the block need not exist."""
         # The words in front keep names from beginning with "." or "_", which Spark and Hive take for hidden.
         names = (quote(name, safe="").replace("~", "%7E").replace("%", "@") for name in (tenant, block_id))
-        return f"{self.prefix}tenant-{next(names)}/shard-{shard}/block-{next(names)}.parquet"
+        return f"tenant-{next(names)}/shard-{shard}/block-{next(names)}.parquet"
 
     def delete(self, tenant: str, shard: int, block_id: str) -> None:
         """Remove a block durably; idempotent. Raises the errors of `ObjectStore.delete`."""
@@ -90,12 +85,12 @@ class BlockFolder:
         kept = {self.key_of(block.tenant, block.shard, block.id) for block in known}
         require_age(now, older_than_seconds)
         with self.open_objects() as objects:
-            listed = list(objects.list(f"{self.prefix}tenant-"))
+            listed = list(objects.list("tenant-"))
             old = [info.key for info in listed if info.modified_at < now - older_than_seconds and info.key not in kept]
             if old and kept.isdisjoint(info.key for info in listed):
-                raise Conflict(f"none of the {len(listed)} blocks below {self.prefix!r} is among the {len(kept)} "
-                               f"known blocks; give the blocks that the scheduler of this folder knows, or remove "
-                               f"the objects yourself if they are not needed")
+                raise Conflict(f"none of the {len(listed)} blocks in the folder is among the {len(kept)} known "
+                               f"blocks; give the blocks that the scheduler of this folder knows, or remove the "
+                               f"objects yourself if they are not needed")
             objects.delete(old)
             return len(old)
 
@@ -105,8 +100,8 @@ class MergeBlocks:
     """An `Execute` for jobs whose sources are Parquet blocks. Any thread may call it.
 
     Output columns have types of Spark: an unsigned number as the next larger signed type, a timestamp in
-    microseconds, a dictionary as its values. Workers must be able to import the library (`ship_library`). Every commit
-    goes through the fence, under the job's name.
+    microseconds, a time of day in nanoseconds, a dictionary as its values. Workers must be able to import the library
+    (`ship_library`). Every commit goes through the fence, under the job's name.
 
     Attributes:
         spark: the session.
@@ -139,7 +134,7 @@ class MergeBlocks:
         Raises:
             FencedOff: the job went to another worker.
             JobLost: the same, found by the worker's own check.
-            InvalidInput: the sources' columns differ, or a key is not among them.
+            InvalidInput: the sources' columns differ, a key is not among them, or Spark has no type for a column.
             CorruptData: a source or an output is damaged, or rows were lost on the way.
             ObjectStoreFailed, StorageError: the object store cannot be reached, or the disk failed.
             OutcomeUnknown: it is not known whether the fence committed the list of blocks.
@@ -245,12 +240,12 @@ def _read_footers(objects: ObjectStore, sources: Mapping[str, ObjectInfo],
     """
     import pyarrow as pa
 
-    from compactlib.spark.block_workers import carried_field, open_block, rows_of
+    from compactlib.spark.block_workers import carried_field, opened_block, rows_of
 
     schemas: dict[str, pa.Schema] = {}
     total = 0
     for name, source in sources.items():
-        with open_block(objects, source.key, source.size_bytes) as file:
+        with opened_block(objects, source.key, source.size_bytes) as file:
             schemas[name], rows = file.schema_arrow.remove_metadata(), rows_of(file, source.key)
         if known.get(name) not in (None, rows):
             raise CorruptData(path=source.key, offset=0, found=f"{rows} rows",

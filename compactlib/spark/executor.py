@@ -102,7 +102,7 @@ class SparkExecutor:
             limits = budget.remaining if has_total else budget.remaining.share(slots)
             with contextlib.closing(on_workers(
                     self._spark, partial(_attempted, limits), now, slots=slots, together=self._tasks_per_partition,
-                    stop=lambda: budget.cancelled, pause=lambda: budget.paused)) as coming:
+                    budget=budget)) as coming:
                 for name, found in coming:
                     del undone[name]
                     report = _Report(RewriteFailure(name, found)) if isinstance(found, CompactlibError) else found

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
+from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, MissingDependency, TaskFailed
 from compactlib.executors import foreign_error, new_attempt_id, portable_error
 
@@ -69,8 +70,7 @@ def slots_of(spark: SparkSession) -> int:
 
 
 def on_workers(spark: SparkSession, function: Callable[[Any], Any], pieces: Mapping[str, Any], *, slots: int,
-               together: int = 1, at_once: int = 1, stop: Callable[[], bool] = lambda: False,
-               pause: Callable[[], bool] = lambda: False) -> Generator[tuple[str, Any], None, None]:
+               budget: Budget, together: int = 1, at_once: int = 1) -> Generator[tuple[str, Any], None, None]:
     """Call `function` with each piece on the workers; yield each piece's name with its value when its job has ended.
 
     If the call raised a `CompactlibError`, the value is that error. The value is a `TaskFailed` if the call raised
@@ -81,10 +81,10 @@ def on_workers(spark: SparkSession, function: Callable[[Any], Any], pieces: Mapp
         function: picklable; called again for a piece whose worker died.
         pieces: the arguments of the calls, by name.
         slots: a job has four partitions for each slot.
+        budget: checked five times a second; when it is cancelled, the jobs and the iterator end; while it is paused,
+            no further job begins.
         together: how many pieces share a partition.
         at_once: how many pieces of a partition run at once, in threads.
-        stop: called five times a second; once it returns true, the jobs and the iterator end.
-        pause: called five times a second; while it returns true, no further job begins.
     """
     packed: dict[str, bytes] = {}
     for name, piece in pieces.items():
@@ -99,8 +99,8 @@ def on_workers(spark: SparkSession, function: Callable[[Any], Any], pieces: Mapp
     running: dict[Future[dict[str, Any]], _Job] = {}
     with ThreadPoolExecutor(_JOBS_AT_ONCE, thread_name_prefix="compactlib-spark") as pool:
         try:
-            while (waiting or running) and not stop():
-                while waiting and len(running) < _JOBS_AT_ONCE and not pause():
+            while (waiting or running) and not budget.cancelled:
+                while waiting and len(running) < _JOBS_AT_ONCE and not budget.paused:
                     job = waiting.popleft()
                     parts = tuple([(name, packed[name]) for name in part] for part in job)
                     running[pool.submit(_collected, spark, _Partitions(function, parts, at_once), tag)] = job

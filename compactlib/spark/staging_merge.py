@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from compactlib.budget import Budget
 from compactlib.errors import CompactlibError
 from compactlib.objects import ObjectStore
 from compactlib.spark.jobs import on_workers, require_spark
@@ -34,7 +35,7 @@ class StagingMerge(MergeInParts):
     def _on_workers(self, merge: Callable[[Any], Any], parts: Sequence[Any]) -> Iterator[Any]:
         named = {f"part {number}": part for number, part in enumerate(parts)}
         found: dict[str, Any] = {}
-        for name, value in on_workers(self._spark, merge, named, slots=len(named)):  # `slots` makes it one job
+        for name, value in on_workers(self._spark, merge, named, slots=len(named), budget=Budget()):  # in one job
             if isinstance(value, CompactlibError):
                 raise value
             found[name] = value

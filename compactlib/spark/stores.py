@@ -74,7 +74,8 @@ def compact_on_workers(spark: SparkSession, stores: Iterable[str], open_store: O
     """Compact each store on a Spark worker; return the outcomes as a DataFrame, after all Spark jobs have ended.
 
     The DataFrame has a row for each store: `store`, `outcome` (`done`, `skipped` or `failed`), `reason` (the report in
-    one line, or the error's message), `bytes_written`, `bytes_freed`, `seconds`, and `error` (the class of the error).
+    one line, or the error's message), `bytes_written` and `bytes_freed` (of the report, also of one that an error
+    carries), `seconds`, and `error` (the class of the error).
 
     A store's failure does not stop the others. A store is `skipped` if another process holds its lock, or if an earlier
     attempt committed before its worker died. A store is `failed` if its worker died in every attempt. A store that does
@@ -94,7 +95,7 @@ def compact_on_workers(spark: SparkSession, stores: Iterable[str], open_store: O
         # On a worker: the columns from `outcome` to `error`.
         clock = SystemClock()
         began, budget = clock.monotonic(), Budget.from_limits(limits or BudgetLimits())
-        kind, freed = None, None
+        kind, report = None, None
         try:
             if not exists(name):
                 raise NotFound(f"there is no store {name!r}; check the name, or create the store first; if names "
@@ -102,19 +103,20 @@ def compact_on_workers(spark: SparkSession, stores: Iterable[str], open_store: O
             with contextlib.closing(open_store(name)) as store:
                 report = store.compact(policy=policy, budget=budget)
             outcome, reason = ("skipped", report.why) if report.is_empty else ("done", repr(report))
-            freed = getattr(report, "bytes_freed", None)
         except Exception as error:  # a host's own code may raise anything; the other stores continue
-            own = own_error(name, error)
+            own, report = own_error(name, error), getattr(error, "report", None)
             # Busy: another process holds the store, perhaps an earlier attempt that Spark gave up but that still runs.
             # A budget that is spent before the first commit is a failure.
             is_held = isinstance(error, Busy) and not isinstance(error, BudgetSpent)
             outcome, reason, kind = ("skipped", str(own), None) if is_held else ("failed", str(own), type(own).__name__)
-        return outcome, reason, budget.spent_bytes, freed, clock.monotonic() - began, kind
+        # The bytes of the report; a staging report has none, and its budget was charged with those that were written.
+        return (outcome, reason, getattr(report, "bytes_written", budget.spent_bytes),
+                getattr(report, "bytes_freed", None), clock.monotonic() - began, kind)
 
     # Small tasks: a cluster that grows on demand grows by waiting tasks, and a killed worker repeats its whole task.
     together = max(1, min(_MOST_STORES_IN_A_TASK, len(names) // (4 * slots)))
-    results = on_workers(spark, compact_one, dict(zip(names, names, strict=True)), slots=slots, together=together,
-                         at_once=_STORES_AT_ONCE)
+    results = on_workers(spark, compact_one, {name: name for name in names}, slots=slots, budget=Budget(),
+                         together=together, at_once=_STORES_AT_ONCE)
     rows = [(name, *(found if isinstance(found, tuple) else ("failed", str(found), 0, 0, 0.0, type(found).__name__)))
             for name, found in results]
     return spark.createDataFrame(sorted(rows), OUTCOME_DDL)

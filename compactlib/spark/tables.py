@@ -3,8 +3,8 @@
 
 A query is planned once, in one process. The plan names the segments to read and fixes which entries are live and which
 records are valid. Any process that sees the folder can read a part, through the store's own reader, which checks the
-data. Reading a part that was compacted after the plan raises `Stale`. Neighbouring segments share a partition up to
-`partition_bytes`.
+data. Reading a segment that was compacted or truncated after the plan raises `Stale`. Neighbouring segments share a
+partition up to `partition_bytes`.
 
 The tables refuse filters from Spark: Spark (4.3.0) applies a pushed filter to later queries on the same DataFrame.
 After `df.where("index = 7").count()`, `df.count()` would give 1.
@@ -228,21 +228,13 @@ class LogTable(_Table):
         except NotFound as error:
             raise part.stale() from error
         with reader:
-            index, found = reader.index, os.fstat(reader.fileno())
-            is_same = found.st_ino == part.inode and (part.newest or found.st_size == part.size_bytes)
-            place = index.find(last)
-            if is_same:
-                is_stale = part.last_term not in (None, index.terms[place] if place >= 0 else None)
-            else:
-                # Only a newer snapshot or a truncation changes the files of entries above the planned snapshot.
-                is_stale = last > state.index
-            if is_stale:
+            index, found, place = reader.index, os.fstat(reader.fileno()), reader.index.find(last)
+            if (found.st_ino != part.inode or (found.st_size != part.size_bytes and not part.newest)
+                    or part.last_term not in (None, index.terms[place] if place >= 0 else None)):
                 raise part.stale()
             positions = index.positions_between(first, last)
             indexes, terms, offsets, lengths = (column[positions.start:positions.stop] for column in index.columns[:4])
             if missing := state.live.between(first, last) - IndexSet.from_sorted(indexes):
-                if not is_same:
-                    raise part.stale()
                 raise _missing(f"segment {number} does not hold {len(missing)} entries from {first} to {last} that "
                                "are live", missing)
             answers = reader.answers_at(positions) if self._payloads else repeat(None)

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from compactlib.clock import ManualClock
 from compactlib.commandlog import KVLog
-from compactlib.errors import CorruptData
+from compactlib.errors import CorruptData, InvalidInput
 from compactlib.fences import MemoryFence
 from compactlib.kv import MemoryStore
 from compactlib.objects import LocalObjects, ObjectRef
@@ -270,3 +270,32 @@ def test_odd_files_are_merged_with_all_their_rows(spark: SparkSession, tmp_path:
     (block,) = known(scheduler)
     assert parquet.read_table(blocks.path_of(block.id)).to_pylist() == [
         {**row, "nothing": None, "unknown": None} for row in rows]
+
+
+@pytest.mark.parametrize(("values", "kind"), [
+    (pa.array([3_723_000_000_007, None, 1], pa.time64("ns")), pa.time64("ns")),
+    (pa.array([3_723_000_000, None, 1], pa.time64("us")), pa.time64("ns")),
+    (pa.array([3_723_000, None, 1], pa.time32("ms")), pa.time64("ns")),
+    (pa.array(["1.25", None, "-3.00"]).cast(pa.decimal128(30, 2)).cast(pa.decimal256(30, 2)), pa.decimal128(30, 2)),
+], ids=str)
+def test_times_of_a_day_and_wide_decimals_are_merged(spark: SparkSession, tmp_path: Path, values: Any,
+                                                     kind: Any) -> None:
+    blocks = Blocks.under(tmp_path)
+    for name in ("b0", "b1"):
+        parquet.write_table(pa.table({"id": [1, 2, 3], "v": values}), blocks.path_of(name))
+    scheduler, error = blocks.merged(spark, ["b0", "b1"], {"sort_by": ("id",)})
+    assert error is None
+    (block,) = known(scheduler)
+    found = parquet.read_table(blocks.path_of(block.id), partitioning=None)["v"].combine_chunks()
+    assert found.equals(pa.array([value for value in values.cast(kind) for _ in range(2)], kind))
+
+
+@pytest.mark.parametrize("kind", [pa.float16(), pa.decimal256(60, 2)], ids=str)
+def test_a_column_without_a_type_in_spark_is_refused_by_name(spark: SparkSession, tmp_path: Path, kind: Any) -> None:
+    blocks = Blocks.under(tmp_path)
+    for name in ("b0", "b1"):
+        parquet.write_table(pa.table({"id": [1], "odd": pa.array([None], kind)}), blocks.path_of(name))
+    scheduler, error = blocks.merged(spark, ["b0", "b1"], {"sort_by": ("id",)})
+    assert isinstance(error, InvalidInput)
+    assert f"column 'odd' has the type {kind}" in str(error)
+    assert [block.id for block in known(scheduler)] == ["b0", "b1"]

@@ -20,7 +20,7 @@ FAR_FUTURE = 1e12
 
 def filled(folder: Path) -> BlockFolder:
     """With the blocks `b0` and `b1` of a tenant."""
-    blocks = BlockFolder(partial(LocalObjects, folder), prefix="blocks/")
+    blocks = BlockFolder(partial(LocalObjects, folder))
     with blocks.open_objects() as objects:
         for name in ("b0", "b1"):
             objects.create(blocks.key_of("acme", 3, name), name.encode())
@@ -30,7 +30,7 @@ def filled(folder: Path) -> BlockFolder:
 def keys(blocks: BlockFolder) -> int:
     """How many blocks are there."""
     with blocks.open_objects() as objects:
-        return len(list(objects.list("blocks/")))
+        return len(list(objects.list("tenant-")))
 
 
 def meta(name: str, tenant: str = "acme") -> BlockMeta:
@@ -55,5 +55,5 @@ def test_sweep_deletes_unknown_blocks_and_keeps_known_ones(tmp_path: Path) -> No
 def test_sweep_of_young_or_no_blocks_is_no_conflict(tmp_path: Path) -> None:
     blocks = filled(tmp_path)
     assert blocks.sweep((), now=0.0, older_than_seconds=60.0) == 0
-    empty = BlockFolder(partial(LocalObjects, tmp_path / "empty"), prefix="blocks/")
+    empty = BlockFolder(partial(LocalObjects, tmp_path / "empty"))
     assert empty.sweep((), now=FAR_FUTURE, older_than_seconds=60.0) == 0

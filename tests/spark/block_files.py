@@ -24,7 +24,7 @@ class LocalBlocks(BlockFolder):
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         path = os.path.abspath(folder)
-        self.__attrs_init__(functools.partial(LocalObjects, path), "", path)
+        self.__attrs_init__(functools.partial(LocalObjects, path), path)
 
     def path_of(self, tenant: str, shard: int, block_id: str) -> str:
         """The file of a block, in a folder that is there."""

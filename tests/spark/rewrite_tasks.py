@@ -63,6 +63,19 @@ class KilledOnceTask(CopyTask):
 
 
 @attrs.frozen
+class MeetingTask(CopyTask):
+    """Copies once two tasks with the same `marker` run: the workers of two slots both take part."""
+
+    marker: str
+
+    def run(self, attempt: Attempt) -> RewriteResult:
+        Path(f"{self.marker}-{self.name}").touch()
+        while len(list(Path(self.marker).parent.glob(f"{Path(self.marker).name}-*"))) < 2:
+            attempt.clock.sleep(0.01)
+        return super().run(attempt)
+
+
+@attrs.frozen
 class DiesFirstTask:
     """Runs another task, and in its first attempt dies when that is done; `marker` remembers that it did."""
 

@@ -93,7 +93,7 @@ def test_inspect_shows_every_segment_of_a_log(tmp_path: Path, capsys: Console) -
     folder = raft_log(tmp_path)
     found = data(capsys, "inspect", folder)
     assert [row["entries"] for row in found["segments"]] == [10] * 7 + [5]
-    assert [row["live"] for row in found["segments"]] == [2, 3, 2, 3, 0, 0, 7, 3]
+    assert [row["live_entries"] for row in found["segments"]] == [2, 3, 2, 3, 0, 0, 7, 3]
     assert found["snapshot"] == {"index": 72, "live_indexes": len(LIVE)}
     text = answer(capsys, "inspect", folder)[1]
     assert text.startswith(f"{folder}: 8 segments, 75 entries (20 live)")
@@ -153,13 +153,12 @@ def test_several_repositories_of_a_file_are_chosen_by_name(tmp_path: Path, capsy
     with contextlib.closing(SqliteStore(path)) as store, \
             Repository(store, CommittedRanges(LocalObjects(tmp_path / "ranges")), name="second") as opened:
         opened.create_branch("main")
-    assert data(capsys, "inspect", path)["repositories"] == [{"partition": "staging/main"},
-                                                             {"partition": "staging/second"}]
-    assert "--partition NAME" in refusal(capsys, "plan", path)
-    assert answer(capsys, "plan", path, "--partition", "staging/main")[0] == 0
-    assert "holds no repository in a partition 'other'" in refusal(capsys, "plan", path, "--partition", "other")
-    assert "--partition NAME" in refusal(capsys, "verify", path)
-    assert answer(capsys, "verify", path, "--partition", "staging/second")[0] == 0
+    assert data(capsys, "inspect", path)["repositories"] == [{"repository": "main"}, {"repository": "second"}]
+    assert "--repository NAME" in refusal(capsys, "plan", path)
+    assert answer(capsys, "plan", path, "--repository", "main")[0] == 0
+    assert "holds no repository 'other'" in refusal(capsys, "plan", path, "--repository", "other")
+    assert "--repository NAME" in refusal(capsys, "verify", path)
+    assert answer(capsys, "verify", path, "--repository", "second")[0] == 0
 
 
 # --- compact ------------------------------------------------------------------------------------------------------
@@ -220,12 +219,11 @@ def test_compact_of_a_branch_prints_its_report_as_a_table(tmp_path: Path, capsys
 
 def test_compaction_whose_every_step_failed_is_a_failure(tmp_path: Path, capsys: Console,
                                                          monkeypatch: pytest.MonkeyPatch) -> None:
-    class Refusing:
-        def run(self, tasks: Iterable[RewriteTask], **_: Any) -> Iterator[RewriteFailure]:
-            for task in tasks:
-                yield RewriteFailure(task.name, TaskFailed("no worker is left", task=task.name, kind="", detail=""))
+    def refuse(_: LocalExecutor, tasks: Iterable[RewriteTask], **__: Any) -> Iterator[RewriteFailure]:
+        for task in tasks:
+            yield RewriteFailure(task.name, TaskFailed("no worker is left", task=task.name, kind="", detail=""))
 
-    monkeypatch.setattr("compactlib.demo.opened_executor", lambda *_: contextlib.nullcontext(Refusing()))
+    monkeypatch.setattr(LocalExecutor, "run", refuse)
     path = blob_store(tmp_path, blobs=160)
     before = all_bytes(path)
     done = data(capsys, "compact", path, "--retention", "0", "--policy", "compact_all", code=1)
@@ -237,16 +235,16 @@ def test_compaction_whose_every_step_failed_is_a_failure(tmp_path: Path, capsys:
 @pytest.mark.parametrize(("steps", "code"), [(0, 2), (1, 1)])
 def test_compaction_that_ends_early_leaves_a_part(steps: int, code: int, tmp_path: Path, capsys: Console,
                                                   monkeypatch: pytest.MonkeyPatch) -> None:
-    class Ending:
-        left = steps
+    run, left = LocalExecutor.run, [None] * steps
 
-        def run(self, tasks: Iterable[RewriteTask], *, budget: Budget, **more: Any) -> Iterator[Any]:
-            if not self.left:
-                budget.cancel()
-            self.left -= 1
-            yield from LocalExecutor().run(tasks, budget=budget, **more)
+    def end(executor: LocalExecutor, tasks: Iterable[RewriteTask], *, budget: Budget, **more: Any) -> Iterator[Any]:
+        if not left:
+            budget.cancel()
+        else:
+            left.pop()
+        yield from run(executor, tasks, budget=budget, **more)
 
-    monkeypatch.setattr("compactlib.demo.opened_executor", lambda *_: contextlib.nullcontext(Ending()))
+    monkeypatch.setattr(LocalExecutor, "run", end)
     path = blob_store(tmp_path, blobs=160)
     ended, out, err = answer(capsys, "compact", path, "--retention", "0", "--policy", "compact_all")
     assert ended == code, out + err
@@ -328,7 +326,7 @@ def test_verify_finds_missing_live_entries(tmp_path: Path, capsys: Console) -> N
 # --- the command line and its streams -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arguments", [[], ["rewrite"], ["compact", "log", "--executor", "cluster"],
+@pytest.mark.parametrize("arguments", [[], ["rewrite"], ["demo", "--executor", "cluster"],
                                        ["compact", "log", "--rate", "nan"], ["compact", "log", "--rate", "64 QB"]])
 def test_arguments_that_make_no_sense_are_refused(arguments: list[str], capsys: Console) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -362,12 +360,10 @@ def test_module_is_the_console_script(tmp_path: Path) -> None:
 
 
 def test_missing_spark_is_named_with_the_package_to_install(tmp_path: Path) -> None:
-    folder = raft_log(tmp_path)
-    before = all_bytes(folder)
-    done = run_console("compact", "--executor", "spark", folder, before="sys.modules['pyspark'] = None")
-    assert (done.returncode, done.stdout) == (2, "")
+    (tmp_path / "file").write_bytes(b"a line\n")
+    done = run_console("demo", "--executor", "spark", "--input", tmp_path, before="sys.modules['pyspark'] = None")
+    assert done.returncode == 2
     assert done.stderr == "compactlib: a Spark session needs the package 'pyspark': pip install 'compactlib[spark]'\n"
-    assert all_bytes(folder) == before
 
 
 def test_a_closed_output_pipe_ends_the_command(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,9 @@ def file_bytes(folder: Path) -> int:
 
 
 def demo_with(executor: Executor, source: Path, folder: Path) -> int:
-    @contextlib.contextmanager
-    def opened(name: str) -> Iterator[Executor]:
-        yield executor if name == "local" else LocalExecutor()
-
-    return run_demo(str(source), ("local", "other"), folder=str(folder), open_executor=opened)
+    executors: dict[str, Callable[[], contextlib.AbstractContextManager[Executor]]] = {
+        "local": lambda: contextlib.nullcontext(executor), "other": lambda: contextlib.nullcontext(LocalExecutor())}
+    return run_demo(str(source), executors, folder=str(folder), max_bytes=10**6)
 
 
 def test_demo_writes_compacts_verifies_and_compares(source: Path, tmp_path: Path, capsys: Console) -> None:
@@ -152,17 +150,17 @@ def test_a_wrong_value_is_found(source: Path, tmp_path: Path, capsys: Console) -
     kept = tmp_path / "kept"
 
     @contextlib.contextmanager
-    def opened(name: str) -> Iterator[Executor]:
+    def opened() -> Iterator[Executor]:
         yield LocalExecutor()
-        with LogReader(kept / name) as reader:
+        with LogReader(kept / "local") as reader:
             entries, snapshot = list(reader.entries()), reader.state
         assert snapshot is not None
-        shutil.rmtree(kept / name)
-        with SegmentLog(kept / name) as log:
+        shutil.rmtree(kept / "local")
+        with SegmentLog(kept / "local") as log:
             for entry in entries[:-1]:
                 log.append([(entry.index, entry.term, entry.payload)])
             log.append([(entries[-1].index, entries[-1].term, entries[-1].payload + b" changed")])
             log.snapshot(snapshot.index, snapshot.live)
 
-    assert run_demo(str(source), ("local",), folder=str(kept), open_executor=opened) == 1
+    assert run_demo(str(source), {"local": opened}, folder=str(kept), max_bytes=10**6) == 1
     assert "is not what was written" in capsys.readouterr().out

@@ -23,6 +23,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from compactlib.budget import Budget
+from compactlib.cli import main as console
 from compactlib.clock import SystemClock
 from compactlib.executors import RewriteResult, RewriteTask
 from compactlib.observer import Observer
@@ -32,7 +33,7 @@ from compactlib.spark import SparkExecutor, ship_library
 from tests.harness.recording import RecordingObserver
 from tests.harness.spark_session import QUICK_JAVA, spark_session
 from tests.spark import rewrite_tasks
-from tests.spark.rewrite_tasks import CopyTask, ExecutorKilledOnceTask, KilledOnceTask, StragglingFiles
+from tests.spark.rewrite_tasks import CopyTask, ExecutorKilledOnceTask, KilledOnceTask, MeetingTask, StragglingFiles
 from tests.spark.row_jobs import merged_block, merged_on_spark
 from tests.spark.store_jobs import LIMITS, build_logs, compact_log, grow
 from tests.spark.wheels import library_wheel, python_without_library, ship_wheel
@@ -73,7 +74,8 @@ def found(spark: SparkSession, folder: Path) -> dict[str, Any]:
     private.mkdir()
     tasks: list[RewriteTask] = [
         KilledOnceTask("killed", str(source), str(private), str(folder / "marker")),
-        *(CopyTask(f"copy-{number}", str(source), str(private)) for number in range(5)),
+        *(MeetingTask(f"copy-{number}", str(source), str(private), str(folder / "meeting")) for number in range(2)),
+        *(CopyTask(f"copy-{number}", str(source), str(private)) for number in range(2, 5)),
     ]
     budget, observer = Budget(), RecordingObserver()
     # One job, so that both workers get a part of it.
@@ -86,6 +88,7 @@ def found(spark: SparkSession, folder: Path) -> dict[str, Any]:
             "copied": [fields for name, fields in observer.events if name == "copied"],
             "lost": {outcome.task: outcome.files[0].path for outcome in lost if isinstance(outcome, RewriteResult)},
             "spent": budget.spent_bytes, "private": sorted(path.name for path in private.iterdir()),
+            "demo": console(["demo", "--executor", "both", "--input", str(Path(__file__).parents[1])]),
             "metarange": merged_on_spark(spark, folder / "objects"), "block": merged_block(spark, folder / "blocks")}
 
 

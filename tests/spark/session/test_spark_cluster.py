@@ -94,6 +94,10 @@ def test_a_copy_of_a_slow_task_wins_and_the_slow_one_changes_nothing(answers: di
     assert [path.name for path in log.iterdir() if path.is_dir()] == []
 
 
+def test_the_demo_compacts_on_the_cluster_as_here(answers: dict[str, Any]) -> None:
+    assert answers["demo"] == 0
+
+
 def test_rows_are_merged_as_in_one_process(answers: dict[str, Any], spark: SparkSession, tmp_path: Path) -> None:
     assert answers["metarange"] == merged_here()
     assert answers["block"] == merged_block(spark, tmp_path / "blocks")

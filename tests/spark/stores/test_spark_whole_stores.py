@@ -50,6 +50,7 @@ def test_limits_hold_for_each_store_and_rows_have_the_work(spark: SparkSession, 
     (row,) = compact_on_workers(spark, [folder], open_log, policy=POLICY).collect()
     assert (row.outcome, row.error) == ("done", None)
     assert "rewrote 2 segments into 1" in row.reason
+    assert f"wrote {row.bytes_written:,}, freed {row.bytes_freed:,} bytes" in row.reason
     assert min(row.bytes_written, row.bytes_freed, row.seconds) > 0
 
 
