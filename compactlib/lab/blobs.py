@@ -13,7 +13,7 @@ victims, with the next generation. With `survivors`, a step fills its segments c
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
@@ -49,7 +49,8 @@ _PATIENCE = 1_000
 _MOST_OUTPUTS = 8
 """The number of segments that one step of a real store fills if the disk has room."""
 _LONGEST_SECONDS = NEVER // 1000
-_NAME, _VIEW, _VALID = attrgetter("name"), attrgetter("view"), attrgetter("valid")
+_VIEW, _VALID = attrgetter("view"), attrgetter("valid")
+_DEAD = -1
 _GROWTH = 4096
 _NUMBER_BITS = 32
 
@@ -152,7 +153,7 @@ class Segment:
         members: its records, with dead ones.
         used: bytes of its records.
         dead: bytes of its dead records.
-        newest: the time of its newest record, milliseconds.
+        newest: the time of its newest record, milliseconds; 0 without records.
         view: its part of the last view.
     """
 
@@ -160,7 +161,7 @@ class Segment:
     members: array[int] = attrs.field(factory=lambda: array("i"))
     used: int = 0
     dead: int = 0
-    newest: int = -NEVER
+    newest: int = 0
     view: SegmentView | None = None
 
     @property
@@ -179,14 +180,15 @@ class BlobLog(Simulation):
     Attributes:
         name: the store's name in views and plans.
         last_full_at: when the last full plan was carried out, or the log began; `None` before the first view.
-        place: the segment of each record; `None`: the record is dead.
+        place: the position of each record's segment; -1: the record is dead.
         size: bytes of each record.
         until: the last millisecond of each record's life; `NEVER` without an end.
         written: the time at which each record was written, milliseconds.
         key: the key of each record; -1 for a tombstone.
         current: the newest record of each key; -1: the key has no record.
         since: the time of the first operation, milliseconds.
-        order: the segments, in log order; records are appended to the last.
+        segments: the segments by position, in log order.
+        last: the last segment, to which records are appended.
     """
 
     def __init__(self, model: BlobLogModel, policy: BlobPolicy) -> None:
@@ -194,14 +196,16 @@ class BlobLog(Simulation):
         self.model: BlobLogModel = model
         self.name: str = "lab"
         self.last_full_at: float | None = None
-        self.place: list[Segment | None] = []
+        # No list of segments: each of Python's full collections would pass through all of it.
+        self.place: array[int] = array("q")
         self.size: array[int] = array("I")
         self.until: array[int] = array("q")
         self.written: array[int] = array("q")
         self.key: array[int] = array("i")
         self.current: array[int] = array("i")
         self.since: int = 0
-        self.order: list[Segment] = [Segment(FIRST_SEGMENT)]
+        self.last: Segment = Segment(FIRST_SEGMENT)
+        self.segments: dict[int, Segment] = {FIRST_SEGMENT.position: self.last}
         self._free: array[int] = array("i")
         self._bytes = self._dead_bytes = self._tombstone_bytes = 0
         self._horizon = -NEVER
@@ -211,8 +215,8 @@ class BlobLog(Simulation):
         self._ends: list[int] = []
         self._retention_ms = round(model.deleted_retention_seconds * 1000)
         self._room = model.room_bytes
-        # Invariant: the view of every segment outside this set is current.
-        self._changed: set[Segment] = set(self.order)
+        # Invariant: the view of every segment outside this set is current, except the last.
+        self._changed: set[Segment] = set()
         # The records of each key in the log, the newest last, for `survivors`. With tombstones, a replacement has
         # another id, without history.
         self._of_key: dict[int, list[int]] | None = (
@@ -297,7 +301,7 @@ class BlobLog(Simulation):
         """Return whether the last segment takes a record of `size` bytes."""
         if not 0 < size <= self._room:
             raise InvalidInput(f"a record of {size} bytes; a segment has room for {self._room}")
-        return self.order[-1].used + size <= self._room
+        return self.last.used + size <= self._room
 
     def _make_room(self, size: int) -> bool:
         """Begin a segment; call the policy first if too few are free."""
@@ -310,8 +314,9 @@ class BlobLog(Simulation):
                 self._ask_again_at = self._operations + _PATIENCE
         if not self.free_segments:
             return False
-        self._changed.add(self.order[-1])
-        self.order.append(self._new_segment(self.order[-1].name.next_position))
+        self._changed.add(self.last)
+        self.last = Segment(self.last.name.next_position)
+        self.segments[self.last.name.position] = self.last
         return True
 
     def _ask_until_free(self, least: int) -> None:
@@ -327,12 +332,7 @@ class BlobLog(Simulation):
     @property
     def free_segments(self) -> int:
         """The number of segments that the log can still begin."""
-        return self.model.segments - len(self.order)
-
-    def _new_segment(self, name: SegmentName) -> Segment:
-        segment = Segment(name)
-        self._changed.add(segment)
-        return segment
+        return self.model.segments - len(self.segments)
 
     # ------------------------------------------------------------------------------------------------------- records
 
@@ -341,13 +341,13 @@ class BlobLog(Simulation):
 
         O(log records) if it has an end.
         """
-        segment = self.order[-1]
+        segment = self.last
         if not 0 < size <= self._room - segment.used:
             return -1
         if not self._free:
             self._grow()
         record = self._free.pop()
-        self.place[record] = segment
+        self.place[record] = segment.name.position
         self.size[record] = size
         self.until[record] = until_ms
         self.written[record] = segment.newest = at_ms
@@ -364,8 +364,7 @@ class BlobLog(Simulation):
     def _grow(self) -> None:
         start, count = len(self.place), max(_GROWTH, len(self.place) >> 4)
         self._free.extend(range(start + count - 1, start - 1, -1))
-        self.place.extend([None] * count)
-        for column in (self.size, self.until, self.written, self.key):
+        for column in (self.place, self.size, self.until, self.written, self.key):
             column.frombytes(bytes(column.itemsize * count))
 
     def _expires(self, record: int, until: int) -> None:
@@ -376,7 +375,7 @@ class BlobLog(Simulation):
         heappush(self._ends, until << _NUMBER_BITS | record)
 
     def _is_end(self, until: int, record: int) -> bool:
-        return self.until[record] == until and self.place[record] is not None
+        return self.until[record] == until and self.place[record] != _DEAD
 
     def _leave(self, record: int, at_ms: int) -> bool:
         """Delete a record; return False if it had ended before. Calls ascend in `at_ms`. O(1).
@@ -411,11 +410,10 @@ class BlobLog(Simulation):
 
     def _bury(self, deaths: Sequence[int]) -> None:
         """Count records as dead."""
-        place, sizes, changed, died = self.place, self.size, self._changed, 0
+        place, sizes, segments, changed, died = self.place, self.size, self.segments, self._changed, 0
         for record in deaths:
-            segment, size = place[record], sizes[record]
-            assert segment is not None
-            place[record] = None
+            segment, size = segments[place[record]], sizes[record]
+            place[record] = _DEAD
             segment.dead += size
             changed.add(segment)
             died += size
@@ -436,17 +434,15 @@ class BlobLog(Simulation):
 
     def view(self) -> BlobView:
         """Return the view of a real store's sensor. O(segments), mostly in C; with a forecast O(records)."""
-        model, now_ms, last = self.model, self.now_ms, self.order[-1]
+        model, now_ms, last = self.model, self.now_ms, self.last
         self.advance(now_ms)
         if self.last_full_at is None:
             # As in a real store, schedules count from its first day.
             self.last_full_at = self.since / 1000
-        # The time of a segment without records, which is never eligible.
-        earliest = min(self.since, 0)
-        for segment in self.order if model.forecast_seconds else self._changed | {last}:
+        for segment in self.segments.values() if model.forecast_seconds else self._changed | {last}:
             segment.view = SegmentView(
                 name=segment.name, used_bytes=segment.used, valid_bytes=segment.valid,
-                eligible=segment is not last, last_modified=max(segment.newest, earliest) / 1000,
+                eligible=segment is not last, last_modified=segment.newest / 1000,
                 dying=self._dying(segment) if model.forecast_seconds else ())
         self._changed.clear()
         return BlobView(
@@ -454,7 +450,7 @@ class BlobLog(Simulation):
             segment_bytes=model.segment_bytes, header_bytes=model.header_bytes, max_blob_bytes=model.max_blob_bytes,
             used_bytes=self.used_bytes,
             reference_time=(now_ms - self._retention_ms) / 1000, retention_seconds=model.deleted_retention_seconds,
-            segments=tuple(map(_VIEW, self.order)), last_full_at=self.last_full_at)
+            segments=tuple(map(_VIEW, self.segments.values())), last_full_at=self.last_full_at)
 
     def _dying(self, segment: Segment) -> tuple[Dying, ...]:
         """Sum up the expiring bytes by bucket of the forecast. O(records of the segment)."""
@@ -462,7 +458,7 @@ class BlobLog(Simulation):
         horizon = self.now_ms + round(self.model.forecast_seconds * 1000)
         sums: dict[int, int] = {}
         for record in segment.members:
-            if self.place[record] is segment and self.until[record] < horizon:
+            if self.place[record] != _DEAD and self.until[record] < horizon:
                 bucket = self.until[record] // span
                 sums[bucket] = sums.get(bucket, 0) + self.size[record]
         return tuple(Dying(((bucket + 1) * span - 1) / 1000, sums[bucket]) for bucket in sorted(sums))
@@ -470,33 +466,28 @@ class BlobLog(Simulation):
     # ------------------------------------------------------------------------------------- rewrite, commit, reclaim
 
     def rewrite(self, choice: BlobChoice) -> None:
-        """Copy the valid records of the victims, and free these. O(victims' records), and O(log segments) a victim.
+        """Copy the valid records of the victims, and free these. O(victims' records).
 
         Raises:
             PlanDoesNotFit: a victim is not in the log, or is the last segment.
         """
         victims = list(map(self._victim, dict.fromkeys(choice.victims)))
         outputs = {output.name.position: output for output in self._copied(victims)}
+        self._changed.update(outputs.values())
         for segment in victims:
-            index = self._index_of(segment.name)
-            if (output := outputs.get(segment.name.position)) is None:
-                del self.order[index]
-            else:
-                self.order[index] = output
-        self._changed.difference_update(victims)
+            if segment.name.position not in outputs:
+                del self.segments[segment.name.position]
+        self.segments.update(outputs)
         if choice.kind == "full":
             self.last_full_at = self.now_ms / 1000
         self.counts.victims += len(victims)
         self.counts.freed_segments += len(victims) - len(outputs)
 
     def _victim(self, name: SegmentName) -> Segment:
-        index = self._index_of(name)
-        if index + 1 < len(self.order) and (segment := self.order[index]).name == name:
-            return segment
-        raise PlanDoesNotFit(f"the choice names {name}, which may not be compacted; choose again")
-
-    def _index_of(self, name: SegmentName) -> int:
-        return bisect_left(self.order, name, key=_NAME)
+        segment = self.segments.get(name.position)
+        if segment is None or segment is self.last or segment.name != name:
+            raise PlanDoesNotFit(f"the choice names {name}, which may not be compacted; choose again")
+        return segment
 
     def _copied(self, victims: Sequence[Segment]) -> list[Segment]:
         """Copy the valid records of the victims into new segments, and return these.
@@ -518,16 +509,15 @@ class BlobLog(Simulation):
             for source in sources:
                 self._drop_dead(source)
             generation = 1 + max(source.name.generation for source in sources)
-            made = [self._new_segment(SegmentName(source.name.position, generation))
-                    for source, _ in zip(sources, filled, strict=False)]
-            for output, records in zip(made, filled, strict=True):
+            made = list[Segment]()
+            for source, records in zip(sources[:len(filled)], filled, strict=True):
+                position = source.name.position
                 for record in records:
-                    self.place[record] = output
-                output.members.extend(records)
-                output.used = sum(map(self.size.__getitem__, records))
-                output.newest = max(map(self.written.__getitem__, records))
+                    self.place[record] = position
+                made.append(Segment(SegmentName(position, generation), array("i", records),
+                                    used=sum(map(self.size.__getitem__, records)),
+                                    newest=max(map(self.written.__getitem__, records))))
             outputs = [output for output in outputs if output not in carried] + made
-            self._changed.difference_update(carried)
             waiting = waiting[count:]
             carried = [] if not made or made[-1].used == room else made[-1:]
         self.counts.copied_bytes += sum(map(_VALID, victims))
@@ -535,7 +525,7 @@ class BlobLog(Simulation):
 
     def _drop_dead(self, source: Segment) -> None:
         """Forget the dead records of a source."""
-        dropped = [record for record in source.members if self.place[record] is not source]
+        dropped = [record for record in source.members if self.place[record] == _DEAD]
         if self._of_key is not None:
             for record in dropped:
                 if (owner := self.key[record]) >= 0:
@@ -549,14 +539,14 @@ class BlobLog(Simulation):
         takes fewer segments.
         """
         place, survivors = self.place, self.model.survivors
-        kept = array("i", [record for source in sources for record in source.members if place[record] is source])
+        kept = array("i", [record for source in sources for record in source.members if place[record] != _DEAD])
         plain = self._packed(kept)
         if survivors is None:
             return plain
         classes: dict[int, int] = {}
         for source in sources:
             for record in source.members:
-                if place[record] is source:
+                if place[record] != _DEAD:
                     survivor = Survivor(self.written[record], self.until[record], self.size[record],
                                         self._earlier_ms(record), self.now_ms)
                     found: object = survivors(survivor)
@@ -589,7 +579,7 @@ class BlobLog(Simulation):
     @property
     def used_bytes(self) -> int:
         """Bytes of the whole segments before the last, and of the last up to its end."""
-        return (len(self.order) - 1) * self.model.segment_bytes + self.model.header_bytes + self.order[-1].used
+        return (len(self.segments) - 1) * self.model.segment_bytes + self.model.header_bytes + self.last.used
 
     @property
     def record_bytes(self) -> int:

@@ -125,7 +125,7 @@ class Synthetic(ABC):
 
 @attrs.frozen(kw_only=True)
 class Uniform(Synthetic):
-    """Every key is equally likely. See `Synthetic` for the settings."""
+    """Each write overwrites a key that is drawn at random; every key is equally likely."""
 
     name: ClassVar[str] = "uniform"
 

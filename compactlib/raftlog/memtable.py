@@ -35,7 +35,7 @@ _BEYOND = MAX_INDEX + 1
 
 @attrs.frozen(slots=True)
 class Slab:
-    """Entries of consecutive indexes and one term. `payloads` may grow at its end until the table is frozen."""
+    """Entries of consecutive indexes and one term. The `payloads` of a table's newest slab may grow at their end."""
 
     first: int
     term: int
@@ -60,8 +60,8 @@ class Table:
     """The entries of a memtable. It only grows at its end; a truncation and a flush replace it by another table.
 
     Attributes:
-        base: the table has the entries from here on; segments count only below. Above every index, if nothing was
-            appended or truncated since the last flush.
+        base: reads take entries from the table at this index and above, from segments below. Above every index, if
+            nothing was appended or truncated since the last flush.
         cut_after: the log was truncated above this index; `None` without a truncation. Segments may still have entries
             above, if the store was closed before they were truncated.
         slabs: ascending.
@@ -75,7 +75,7 @@ class Table:
 
     @property
     def is_unused(self) -> bool:
-        """Whether only segments count."""
+        """Whether reads take all entries from segments."""
         return self.base == _BEYOND
 
     def append(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
@@ -86,8 +86,8 @@ class Table:
             if newest.term == term and newest.first + len(held) == first and len(held) < _JOINED_ENTRIES:
                 held += payloads
                 return
-        # The slab before its first index: a reader that finds the index finds the slab. There is no call between the
-        # two statements, so that an interrupt comes before or after both.
+        # The slab is added before its first index, so that a reader that finds the index finds the slab. No call is
+        # between the two statements, so that an interrupt comes before or after both.
         self.slabs += (Slab(first, term, list(payloads)),)
         self._firsts += (first,)
 
@@ -129,8 +129,8 @@ class Memtable:
         table: the present table.
         missing: in a replay, the index of a missing entry and of its successor; `None` if no entry is missing.
         ticket: the ticket of the log's last write in the WAL's queue.
-        unconfirmed: the writes in the WAL's queue, and perhaps durable writes, in the order of appending: ticket, first
-            index, last index. Invariant: the indexes ascend.
+        unconfirmed: the writes that this log has not seen durable yet, in the order of appending: ticket in the WAL's
+            queue, first index, last index. Invariant: the indexes ascend.
     """
 
     def __init__(self, last: int = -1, *, max_entries: int = DEFAULT_MAX_ENTRIES) -> None:
