@@ -50,7 +50,6 @@ _MOST_OUTPUTS = 8
 """The number of segments that one step of a real store fills if the disk has room."""
 _LONGEST_SECONDS = NEVER // 1000
 _VIEW, _VALID = attrgetter("view"), attrgetter("valid")
-_DEAD = -1
 _GROWTH = 4096
 _NUMBER_BITS = 32
 
@@ -180,7 +179,7 @@ class BlobLog(Simulation):
     Attributes:
         name: the store's name in views and plans.
         last_full_at: when the last full plan was carried out, or the log began; `None` before the first view.
-        place: the position of each record's segment; -1: the record is dead.
+        place: the segment of each record; `None`: the record is dead.
         size: bytes of each record.
         until: the last millisecond of each record's life; `NEVER` without an end.
         written: the time at which each record was written, milliseconds.
@@ -196,8 +195,7 @@ class BlobLog(Simulation):
         self.model: BlobLogModel = model
         self.name: str = "lab"
         self.last_full_at: float | None = None
-        # No list of segments: each of Python's full collections would pass through all of it.
-        self.place: array[int] = array("q")
+        self.place: list[Segment | None] = []
         self.size: array[int] = array("I")
         self.until: array[int] = array("q")
         self.written: array[int] = array("q")
@@ -347,7 +345,7 @@ class BlobLog(Simulation):
         if not self._free:
             self._grow()
         record = self._free.pop()
-        self.place[record] = segment.name.position
+        self.place[record] = segment
         self.size[record] = size
         self.until[record] = until_ms
         self.written[record] = segment.newest = at_ms
@@ -364,7 +362,8 @@ class BlobLog(Simulation):
     def _grow(self) -> None:
         start, count = len(self.place), max(_GROWTH, len(self.place) >> 4)
         self._free.extend(range(start + count - 1, start - 1, -1))
-        for column in (self.place, self.size, self.until, self.written, self.key):
+        self.place.extend([None] * count)
+        for column in (self.size, self.until, self.written, self.key):
             column.frombytes(bytes(column.itemsize * count))
 
     def _expires(self, record: int, until: int) -> None:
@@ -375,7 +374,7 @@ class BlobLog(Simulation):
         heappush(self._ends, until << _NUMBER_BITS | record)
 
     def _is_end(self, until: int, record: int) -> bool:
-        return self.until[record] == until and self.place[record] != _DEAD
+        return self.until[record] == until and self.place[record] is not None
 
     def _leave(self, record: int, at_ms: int) -> bool:
         """Delete a record; return False if it had ended before. Calls ascend in `at_ms`. O(1).
@@ -410,10 +409,11 @@ class BlobLog(Simulation):
 
     def _bury(self, deaths: Sequence[int]) -> None:
         """Count records as dead."""
-        place, sizes, segments, changed, died = self.place, self.size, self.segments, self._changed, 0
+        place, sizes, changed, died = self.place, self.size, self._changed, 0
         for record in deaths:
-            segment, size = segments[place[record]], sizes[record]
-            place[record] = _DEAD
+            segment, size = place[record], sizes[record]
+            assert segment is not None
+            place[record] = None
             segment.dead += size
             changed.add(segment)
             died += size
@@ -458,7 +458,7 @@ class BlobLog(Simulation):
         horizon = self.now_ms + round(self.model.forecast_seconds * 1000)
         sums: dict[int, int] = {}
         for record in segment.members:
-            if self.place[record] != _DEAD and self.until[record] < horizon:
+            if self.place[record] is not None and self.until[record] < horizon:
                 bucket = self.until[record] // span
                 sums[bucket] = sums.get(bucket, 0) + self.size[record]
         return tuple(Dying(((bucket + 1) * span - 1) / 1000, sums[bucket]) for bucket in sorted(sums))
@@ -511,12 +511,12 @@ class BlobLog(Simulation):
             generation = 1 + max(source.name.generation for source in sources)
             made = list[Segment]()
             for source, records in zip(sources[:len(filled)], filled, strict=True):
-                position = source.name.position
+                output = Segment(SegmentName(source.name.position, generation), array("i", records),
+                                 used=sum(map(self.size.__getitem__, records)),
+                                 newest=max(map(self.written.__getitem__, records)))
                 for record in records:
-                    self.place[record] = position
-                made.append(Segment(SegmentName(position, generation), array("i", records),
-                                    used=sum(map(self.size.__getitem__, records)),
-                                    newest=max(map(self.written.__getitem__, records))))
+                    self.place[record] = output
+                made.append(output)
             outputs = [output for output in outputs if output not in carried] + made
             waiting = waiting[count:]
             carried = [] if not made or made[-1].used == room else made[-1:]
@@ -525,7 +525,7 @@ class BlobLog(Simulation):
 
     def _drop_dead(self, source: Segment) -> None:
         """Forget the dead records of a source."""
-        dropped = [record for record in source.members if self.place[record] == _DEAD]
+        dropped = [record for record in source.members if self.place[record] is None]
         if self._of_key is not None:
             for record in dropped:
                 if (owner := self.key[record]) >= 0:
@@ -539,14 +539,14 @@ class BlobLog(Simulation):
         takes fewer segments.
         """
         place, survivors = self.place, self.model.survivors
-        kept = array("i", [record for source in sources for record in source.members if place[record] != _DEAD])
+        kept = array("i", [record for source in sources for record in source.members if place[record] is not None])
         plain = self._packed(kept)
         if survivors is None:
             return plain
         classes: dict[int, int] = {}
         for source in sources:
             for record in source.members:
-                if place[record] != _DEAD:
+                if place[record] is not None:
                     survivor = Survivor(self.written[record], self.until[record], self.size[record],
                                         self._earlier_ms(record), self.now_ms)
                     found: object = survivors(survivor)
