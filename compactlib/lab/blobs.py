@@ -45,7 +45,7 @@ MAX_SEGMENTS = 1 << 24
 MAX_ROUNDS = 10_000
 """The largest number of plans for one write without room."""
 _PATIENCE = 1_000
-"""Operations from one call of the policy to the next while the log is full."""
+"""Refused writes from one call of the policy to the next while the log is full."""
 _MOST_OUTPUTS = 8
 """The number of segments that one step of a real store fills if the disk has room."""
 _LONGEST_SECONDS = NEVER // 1000
@@ -220,7 +220,8 @@ class BlobLog(Simulation):
         self._of_key: dict[int, list[int]] | None = (
             None if model.survivors is None or model.tombstone_bytes else {})
         self._begun = False
-        self._operations = self._ask_again_at = 0
+        # Writes that are still refused without a call of the policy.
+        self._patience = 0
         self._gate = "the policy was not called"
 
     # ---------------------------------------------------------------------------------------------------- operations
@@ -238,12 +239,11 @@ class BlobLog(Simulation):
         self._know_keys(max(map(itemgetter(1), rows)) + 1)
         current, append, leave, user_bytes = self.current, self._append, self._leave, 0
         for kind, key, size, life, at in rows:
-            self.now_ms = at
             if kind == PUT:
                 size += overhead
                 until = NEVER if life == FOREVER else at + life
                 record = append(size, at, until, key)
-                if record < 0 and self._make_room(size):
+                if record < 0 and self._make_room(size, at):
                     record = append(size, at, until, key)
                 if record < 0:
                     self._refuse()
@@ -257,8 +257,7 @@ class BlobLog(Simulation):
                 self._delete(key, at)
             else:
                 self.counts.reads += 1
-            self._operations += 1
-        self.advance(self.now_ms)
+        self.advance(rows[-1][4])
         self.counts.user_bytes += user_bytes
         self.counts.operations += len(rows)
 
@@ -272,7 +271,7 @@ class BlobLog(Simulation):
         old = self.current[key]
         if old < 0 or self.until[old] < at:
             return
-        if tombstone and not self._has_room(tombstone) and not self._make_room(tombstone):
+        if tombstone and not self._has_room(tombstone) and not self._make_room(tombstone, at):
             self._refuse()
         elif self.current[key] == old:
             # The record may have expired while `_make_room` compacted.
@@ -282,7 +281,7 @@ class BlobLog(Simulation):
 
     def _write_tombstone(self, at: int) -> None:
         tombstone = self.model.tombstone_bytes
-        if not self._has_room(tombstone) and not self._make_room(tombstone):
+        if not self._has_room(tombstone) and not self._make_room(tombstone, at):
             self._refuse()
             return
         self._append(tombstone, at)
@@ -301,16 +300,18 @@ class BlobLog(Simulation):
             raise InvalidInput(f"a record of {size} bytes; a segment has room for {self._room}")
         return self.last.used + size <= self._room
 
-    def _make_room(self, size: int) -> bool:
+    def _make_room(self, size: int, at_ms: int) -> bool:
         """Begin a segment; call the policy first if too few are free."""
         self._has_room(size)
+        self.now_ms = at_ms
         least, free = self.model.min_free_segments, self.free_segments
-        if free <= least and (free or self._operations >= self._ask_again_at):
+        if free <= least and (free or not self._patience):
             self._ask_until_free(least)
             if not self.free_segments:
-                # In a full log every operation would call the policy; its choice changes less often.
-                self._ask_again_at = self._operations + _PATIENCE
+                # In a full log every write would call the policy; its choice changes less often.
+                self._patience = _PATIENCE
         if not self.free_segments:
+            self._patience -= 1
             return False
         self._changed.add(self.last)
         self.last = Segment(self.last.name.next_position)
