@@ -225,6 +225,7 @@ _KNOWN: dict[int, tuple[type[StorageError], str]] = {
                               "call again; open the object again if it has closed"),
     _errno.EFBIG: (DiskFull, "the disk may have room: use smaller files, or raise the limit of this process "
                              "(ulimit -f) or of the file system"),
+    _errno.ENOENT: (StorageError, "check the path; a folder is made only inside a folder that exists"),
     _errno.EROFS: (ReadOnly, "mount the file system for writing, or use another folder"),
     _errno.EACCES: (ReadOnly, "give this process the permission for that"),
     _errno.EPERM: (ReadOnly, "give this process the permission for that"),

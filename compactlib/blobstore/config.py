@@ -85,14 +85,14 @@ class BlobStoreConfig:
 
     @classmethod
     def archive(cls, capacity_bytes: int, **changes: Any) -> Self:
-        """Return the settings of an archive: each put is synced, a delete can be undone for 30 days. See `cache`."""
+        """Return the settings of an archive: puts are synced, deletes are final after 30 days. Arguments as `cache`."""
         return cls(**{**_shape(capacity_bytes), "durability": "group", "deleted_retention_seconds": 30 * _DAY,
                       **changes})
 
     @classmethod
     def replicated(cls, capacity_bytes: int, **changes: Any) -> Self:
         """Return the settings of a replica: a tombstone is removed once it has expired or all peers have read it
-        (`BlobStore(seen_by_all_peers=...)`). See `cache`.
+        (`BlobStore(seen_by_all_peers=...)`). Arguments as `cache`.
         """
         return cls(**{**_shape(capacity_bytes), "durability": "group", "purge_tombstones": True, **changes})
 

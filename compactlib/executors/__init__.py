@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Executors: run the rewrite of a compaction as tasks, in threads or processes."""
+"""Executors: run the tasks of a compaction's rewrite, in threads or in processes."""
 
 from typing import TYPE_CHECKING
 

@@ -70,7 +70,7 @@ class ProcessExecutor:
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
             observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
-        """See `Executor.run`. Workers start with the first `next`.
+        """Run the tasks; yield an outcome for each, in any order. Workers start with the first `next`.
 
         While the caller handles an outcome, each worker does at most one further task. The iterator is a generator;
         closing it cancels the running tasks, kills workers that do not end within `grace_seconds`, and returns when all

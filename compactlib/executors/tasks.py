@@ -183,7 +183,7 @@ class LocalExecutor:
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
             observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
-        """See `Executor.run`. With one worker, `next` runs a task and returns its outcome.
+        """Run the tasks; yield an outcome for each, in any order. With one worker, `next` runs a task.
 
         The iterator is a generator. Closing it begins no further task, cancels the running ones, and returns when all
         have ended. A task's `KeyboardInterrupt` is raised from it in the same way.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fences: reject a late worker in the storage that it would change.
+"""Fences: refuse the commit of a late worker in the storage that it would change.
 
 >>> from compactlib.fences import FencedOff, MemoryFence
 >>> fence = MemoryFence()

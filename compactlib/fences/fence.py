@@ -302,7 +302,7 @@ class TokenFence:
     token: int
 
     def guard(self) -> AbstractContextManager[Admission]:
-        """See `CommitFence.guard` and `LockingFence.guard`."""
+        """Admit the token for the time of the block; other admissions wait until its end."""
         return self.fence.guard(self.resource, self.token)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches over any `KVStore`: a batch above the store's limits becomes several requests."""
+"""Batches of any size over any `KVStore`: a batch above the store's limits becomes several requests."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from compactlib.kv.scan import KVEntry
 from compactlib.kv.store import Address, Changes, KVLimits, KVStore, part_bytes
 
 _MOST_BYTES = 4 << 20
-"""The bytes of a request, so that a batch of any size keeps other writers waiting for a moment only."""
+"""The most bytes of a request, so that other writers wait only a moment for it."""
 
 
 def change_many(store: KVStore, partition: bytes, changes: Mapping[bytes, bytes | None]) -> None:
     """Put and delete keys of a partition, unconditionally. Idempotent.
 
-    As few requests as the store's limits and 4 MiB for each allow; only each request is atomic.
+    A request has as many changes as the store's limits and 4 MiB allow. Each request is atomic, the batch is not.
 
     Args:
         store: the keys' store.
@@ -30,7 +30,7 @@ def change_many(store: KVStore, partition: bytes, changes: Mapping[bytes, bytes 
         CompactlibError: of the store, for the first request.
     """
     written = 0
-    # All are checked first: an error of a later request must come before the first.
+    # Every change is checked before the first request, so that an invalid one changes nothing.
     for batch in _batches(store.checked({(partition, key): value for key, value in changes.items()}), store.limits):
         try:
             store.transact(changes=batch)

@@ -47,7 +47,7 @@ class SnapshotHead:
     Attributes:
         term: the term of the log's owner that wrote it.
         index: the last command that it covers.
-        id: in the keys of its chunks; distinguishes two snapshots of the same term and index.
+        id: a part of its chunks' keys, by which two snapshots of the same term and index have different chunks.
         size_bytes: the bytes of all chunks.
         chunks: their number.
         checksum: CRC-32 of all chunks together.
@@ -77,7 +77,7 @@ class SnapshotStore:
         store: the snapshot's store; stays open.
         partition: a partition for this object alone.
         clock: the clock for the waits between reads after a write without an answer.
-        rng: makes the keys of chunks and the ids of writes; give each process another seed.
+        rng: draws the ids of snapshots and writes; give each process its own seed.
     """
 
     def __init__(self, store: KVStore, partition: bytes = b"snapshots", *, clock: Clock | None = None,

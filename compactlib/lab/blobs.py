@@ -13,7 +13,7 @@ victims, with the next generation. With `survivors`, a step fills its segments c
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
@@ -45,11 +45,11 @@ MAX_SEGMENTS = 1 << 24
 MAX_ROUNDS = 10_000
 """The largest number of plans for one write without room."""
 _PATIENCE = 1_000
-"""Operations from one call of the policy to the next while the log is full."""
+"""Refused writes from one call of the policy to the next while the log is full."""
 _MOST_OUTPUTS = 8
 """The number of segments that one step of a real store fills if the disk has room."""
 _LONGEST_SECONDS = NEVER // 1000
-_NAME, _VIEW, _VALID = attrgetter("name"), attrgetter("view"), attrgetter("valid")
+_VIEW, _VALID = attrgetter("view"), attrgetter("valid")
 _GROWTH = 4096
 _NUMBER_BITS = 32
 
@@ -152,7 +152,7 @@ class Segment:
         members: its records, with dead ones.
         used: bytes of its records.
         dead: bytes of its dead records.
-        newest: the time of its newest record, milliseconds.
+        newest: the time of its newest record, milliseconds; 0 without records.
         view: its part of the last view.
     """
 
@@ -160,7 +160,7 @@ class Segment:
     members: array[int] = attrs.field(factory=lambda: array("i"))
     used: int = 0
     dead: int = 0
-    newest: int = -NEVER
+    newest: int = 0
     view: SegmentView | None = None
 
     @property
@@ -186,7 +186,8 @@ class BlobLog(Simulation):
         key: the key of each record; -1 for a tombstone.
         current: the newest record of each key; -1: the key has no record.
         since: the time of the first operation, milliseconds.
-        order: the segments, in log order; records are appended to the last.
+        segments: the segments by position, in log order.
+        last: the last segment, to which records are appended.
     """
 
     def __init__(self, model: BlobLogModel, policy: BlobPolicy) -> None:
@@ -201,7 +202,8 @@ class BlobLog(Simulation):
         self.key: array[int] = array("i")
         self.current: array[int] = array("i")
         self.since: int = 0
-        self.order: list[Segment] = [Segment(FIRST_SEGMENT)]
+        self.last: Segment = Segment(FIRST_SEGMENT)
+        self.segments: dict[int, Segment] = {FIRST_SEGMENT.position: self.last}
         self._free: array[int] = array("i")
         self._bytes = self._dead_bytes = self._tombstone_bytes = 0
         self._horizon = -NEVER
@@ -211,14 +213,15 @@ class BlobLog(Simulation):
         self._ends: list[int] = []
         self._retention_ms = round(model.deleted_retention_seconds * 1000)
         self._room = model.room_bytes
-        # Invariant: the view of every segment outside this set is current.
-        self._changed: set[Segment] = set(self.order)
+        # Invariant: the view of every segment outside this set is current, except the last.
+        self._changed: set[Segment] = set()
         # The records of each key in the log, the newest last, for `survivors`. With tombstones, a replacement has
         # another id, without history.
         self._of_key: dict[int, list[int]] | None = (
             None if model.survivors is None or model.tombstone_bytes else {})
         self._begun = False
-        self._operations = self._ask_again_at = 0
+        # Writes that are still refused without a call of the policy.
+        self._patience = 0
         self._gate = "the policy was not called"
 
     # ---------------------------------------------------------------------------------------------------- operations
@@ -236,12 +239,11 @@ class BlobLog(Simulation):
         self._know_keys(max(map(itemgetter(1), rows)) + 1)
         current, append, leave, user_bytes = self.current, self._append, self._leave, 0
         for kind, key, size, life, at in rows:
-            self.now_ms = at
             if kind == PUT:
                 size += overhead
                 until = NEVER if life == FOREVER else at + life
                 record = append(size, at, until, key)
-                if record < 0 and self._make_room(size):
+                if record < 0 and self._make_room(size, at):
                     record = append(size, at, until, key)
                 if record < 0:
                     self._refuse()
@@ -255,8 +257,7 @@ class BlobLog(Simulation):
                 self._delete(key, at)
             else:
                 self.counts.reads += 1
-            self._operations += 1
-        self.advance(self.now_ms)
+        self.advance(rows[-1][4])
         self.counts.user_bytes += user_bytes
         self.counts.operations += len(rows)
 
@@ -270,7 +271,7 @@ class BlobLog(Simulation):
         old = self.current[key]
         if old < 0 or self.until[old] < at:
             return
-        if tombstone and not self._has_room(tombstone) and not self._make_room(tombstone):
+        if tombstone and not self._has_room(tombstone) and not self._make_room(tombstone, at):
             self._refuse()
         elif self.current[key] == old:
             # The record may have expired while `_make_room` compacted.
@@ -280,7 +281,7 @@ class BlobLog(Simulation):
 
     def _write_tombstone(self, at: int) -> None:
         tombstone = self.model.tombstone_bytes
-        if not self._has_room(tombstone) and not self._make_room(tombstone):
+        if not self._has_room(tombstone) and not self._make_room(tombstone, at):
             self._refuse()
             return
         self._append(tombstone, at)
@@ -297,21 +298,24 @@ class BlobLog(Simulation):
         """Return whether the last segment takes a record of `size` bytes."""
         if not 0 < size <= self._room:
             raise InvalidInput(f"a record of {size} bytes; a segment has room for {self._room}")
-        return self.order[-1].used + size <= self._room
+        return self.last.used + size <= self._room
 
-    def _make_room(self, size: int) -> bool:
+    def _make_room(self, size: int, at_ms: int) -> bool:
         """Begin a segment; call the policy first if too few are free."""
         self._has_room(size)
+        self.now_ms = at_ms
         least, free = self.model.min_free_segments, self.free_segments
-        if free <= least and (free or self._operations >= self._ask_again_at):
+        if free <= least and (free or not self._patience):
             self._ask_until_free(least)
             if not self.free_segments:
-                # In a full log every operation would call the policy; its choice changes less often.
-                self._ask_again_at = self._operations + _PATIENCE
+                # In a full log every write would call the policy; its choice changes less often.
+                self._patience = _PATIENCE
         if not self.free_segments:
+            self._patience -= 1
             return False
-        self._changed.add(self.order[-1])
-        self.order.append(self._new_segment(self.order[-1].name.next_position))
+        self._changed.add(self.last)
+        self.last = Segment(self.last.name.next_position)
+        self.segments[self.last.name.position] = self.last
         return True
 
     def _ask_until_free(self, least: int) -> None:
@@ -327,12 +331,7 @@ class BlobLog(Simulation):
     @property
     def free_segments(self) -> int:
         """The number of segments that the log can still begin."""
-        return self.model.segments - len(self.order)
-
-    def _new_segment(self, name: SegmentName) -> Segment:
-        segment = Segment(name)
-        self._changed.add(segment)
-        return segment
+        return self.model.segments - len(self.segments)
 
     # ------------------------------------------------------------------------------------------------------- records
 
@@ -341,7 +340,7 @@ class BlobLog(Simulation):
 
         O(log records) if it has an end.
         """
-        segment = self.order[-1]
+        segment = self.last
         if not 0 < size <= self._room - segment.used:
             return -1
         if not self._free:
@@ -436,17 +435,15 @@ class BlobLog(Simulation):
 
     def view(self) -> BlobView:
         """Return the view of a real store's sensor. O(segments), mostly in C; with a forecast O(records)."""
-        model, now_ms, last = self.model, self.now_ms, self.order[-1]
+        model, now_ms, last = self.model, self.now_ms, self.last
         self.advance(now_ms)
         if self.last_full_at is None:
             # As in a real store, schedules count from its first day.
             self.last_full_at = self.since / 1000
-        # The time of a segment without records, which is never eligible.
-        earliest = min(self.since, 0)
-        for segment in self.order if model.forecast_seconds else self._changed | {last}:
+        for segment in self.segments.values() if model.forecast_seconds else self._changed | {last}:
             segment.view = SegmentView(
                 name=segment.name, used_bytes=segment.used, valid_bytes=segment.valid,
-                eligible=segment is not last, last_modified=max(segment.newest, earliest) / 1000,
+                eligible=segment is not last, last_modified=segment.newest / 1000,
                 dying=self._dying(segment) if model.forecast_seconds else ())
         self._changed.clear()
         return BlobView(
@@ -454,7 +451,7 @@ class BlobLog(Simulation):
             segment_bytes=model.segment_bytes, header_bytes=model.header_bytes, max_blob_bytes=model.max_blob_bytes,
             used_bytes=self.used_bytes,
             reference_time=(now_ms - self._retention_ms) / 1000, retention_seconds=model.deleted_retention_seconds,
-            segments=tuple(map(_VIEW, self.order)), last_full_at=self.last_full_at)
+            segments=tuple(map(_VIEW, self.segments.values())), last_full_at=self.last_full_at)
 
     def _dying(self, segment: Segment) -> tuple[Dying, ...]:
         """Sum up the expiring bytes by bucket of the forecast. O(records of the segment)."""
@@ -462,7 +459,7 @@ class BlobLog(Simulation):
         horizon = self.now_ms + round(self.model.forecast_seconds * 1000)
         sums: dict[int, int] = {}
         for record in segment.members:
-            if self.place[record] is segment and self.until[record] < horizon:
+            if self.place[record] is not None and self.until[record] < horizon:
                 bucket = self.until[record] // span
                 sums[bucket] = sums.get(bucket, 0) + self.size[record]
         return tuple(Dying(((bucket + 1) * span - 1) / 1000, sums[bucket]) for bucket in sorted(sums))
@@ -470,33 +467,28 @@ class BlobLog(Simulation):
     # ------------------------------------------------------------------------------------- rewrite, commit, reclaim
 
     def rewrite(self, choice: BlobChoice) -> None:
-        """Copy the valid records of the victims, and free these. O(victims' records), and O(log segments) a victim.
+        """Copy the valid records of the victims, and free these. O(victims' records).
 
         Raises:
             PlanDoesNotFit: a victim is not in the log, or is the last segment.
         """
         victims = list(map(self._victim, dict.fromkeys(choice.victims)))
         outputs = {output.name.position: output for output in self._copied(victims)}
+        self._changed.update(outputs.values())
         for segment in victims:
-            index = self._index_of(segment.name)
-            if (output := outputs.get(segment.name.position)) is None:
-                del self.order[index]
-            else:
-                self.order[index] = output
-        self._changed.difference_update(victims)
+            if segment.name.position not in outputs:
+                del self.segments[segment.name.position]
+        self.segments.update(outputs)
         if choice.kind == "full":
             self.last_full_at = self.now_ms / 1000
         self.counts.victims += len(victims)
         self.counts.freed_segments += len(victims) - len(outputs)
 
     def _victim(self, name: SegmentName) -> Segment:
-        index = self._index_of(name)
-        if index + 1 < len(self.order) and (segment := self.order[index]).name == name:
-            return segment
-        raise PlanDoesNotFit(f"the choice names {name}, which may not be compacted; choose again")
-
-    def _index_of(self, name: SegmentName) -> int:
-        return bisect_left(self.order, name, key=_NAME)
+        segment = self.segments.get(name.position)
+        if segment is None or segment is self.last or segment.name != name:
+            raise PlanDoesNotFit(f"the choice names {name}, which may not be compacted; choose again")
+        return segment
 
     def _copied(self, victims: Sequence[Segment]) -> list[Segment]:
         """Copy the valid records of the victims into new segments, and return these.
@@ -518,16 +510,15 @@ class BlobLog(Simulation):
             for source in sources:
                 self._drop_dead(source)
             generation = 1 + max(source.name.generation for source in sources)
-            made = [self._new_segment(SegmentName(source.name.position, generation))
-                    for source, _ in zip(sources, filled, strict=False)]
-            for output, records in zip(made, filled, strict=True):
+            made = list[Segment]()
+            for source, records in zip(sources[:len(filled)], filled, strict=True):
+                output = Segment(SegmentName(source.name.position, generation), array("i", records),
+                                 used=sum(map(self.size.__getitem__, records)),
+                                 newest=max(map(self.written.__getitem__, records)))
                 for record in records:
                     self.place[record] = output
-                output.members.extend(records)
-                output.used = sum(map(self.size.__getitem__, records))
-                output.newest = max(map(self.written.__getitem__, records))
+                made.append(output)
             outputs = [output for output in outputs if output not in carried] + made
-            self._changed.difference_update(carried)
             waiting = waiting[count:]
             carried = [] if not made or made[-1].used == room else made[-1:]
         self.counts.copied_bytes += sum(map(_VALID, victims))
@@ -535,7 +526,7 @@ class BlobLog(Simulation):
 
     def _drop_dead(self, source: Segment) -> None:
         """Forget the dead records of a source."""
-        dropped = [record for record in source.members if self.place[record] is not source]
+        dropped = [record for record in source.members if self.place[record] is None]
         if self._of_key is not None:
             for record in dropped:
                 if (owner := self.key[record]) >= 0:
@@ -549,14 +540,14 @@ class BlobLog(Simulation):
         takes fewer segments.
         """
         place, survivors = self.place, self.model.survivors
-        kept = array("i", [record for source in sources for record in source.members if place[record] is source])
+        kept = array("i", [record for source in sources for record in source.members if place[record] is not None])
         plain = self._packed(kept)
         if survivors is None:
             return plain
         classes: dict[int, int] = {}
         for source in sources:
             for record in source.members:
-                if place[record] is source:
+                if place[record] is not None:
                     survivor = Survivor(self.written[record], self.until[record], self.size[record],
                                         self._earlier_ms(record), self.now_ms)
                     found: object = survivors(survivor)
@@ -589,7 +580,7 @@ class BlobLog(Simulation):
     @property
     def used_bytes(self) -> int:
         """Bytes of the whole segments before the last, and of the last up to its end."""
-        return (len(self.order) - 1) * self.model.segment_bytes + self.model.header_bytes + self.order[-1].used
+        return (len(self.segments) - 1) * self.model.segment_bytes + self.model.header_bytes + self.last.used
 
     @property
     def record_bytes(self) -> int:

@@ -35,15 +35,15 @@ class Measures:
         compactions: plans carried out; of a scheduler, completed jobs.
         victims: segments (ranges, blocks) that compactions took.
         freed_segments: segments (ranges, blocks) that compactions freed, less those that they wrote.
-        used_bytes: used at the end.
-        live_bytes: bytes at the end of the records that a reader can read.
-        used_sum: the sum of used bytes over samples, one at each call of the policy and one at the end.
+        used_bytes: bytes used at the end of the interval.
+        live_bytes: bytes of the records that a reader can read at the end of the interval.
+        used_sum: the sum of used bytes over the samples, one at each call of the policy and one at the end.
         live_sum: the same of live bytes.
         record_sum: the same of the bytes of all records, dead records included.
         listed_keys: keys that listings returned.
         passed_tombstones: tombstones that listings skipped.
         assigned: assignments; more than `compactions` if leases expired.
-        left_blocks: blocks at the end that arrived and are in no completed job.
+        left_blocks: blocks that have arrived, and are in no completed job at the end of the interval.
         waits: the seconds from the arrival of each compacted block to the end of its first job.
     """
 
@@ -113,7 +113,7 @@ class Measures:
     def wait_quantile(self, share: float) -> float:
         """The least wait that this share of the blocks does not exceed; NaN if no block was compacted. O(n log n)."""
         waits = sorted(self.waits)
-        # The product may be off by its last bits.
+        # Rounded, since the last bits of the product may be wrong.
         return waits[max(math.ceil(round(share * len(waits), 6)) - 1, 0)] if waits else math.nan
 
     def figures(self) -> dict[str, float | None]:

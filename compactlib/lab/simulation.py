@@ -89,7 +89,7 @@ def replay(workload: Workload, policy: Any, model: Model, *, seed: int = 0,
            observer: Observer | None = None) -> Report:
     """Replay `workload` in the store that `model` describes, compacted by `policy`.
 
-    Equal arguments give equal reports: a policy with a random generator is copied first. An operation takes one to
+    Equal arguments give equal reports: a policy with a random generator is copied first. An operation takes two to
     eight microseconds, more with more segments and more frequent plans. Memory grows with the records in the store.
 
     Args:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`MemoryObjects`: objects in memory, the reference of all stores, and for tests."""
+"""`MemoryObjects`: an object store in memory, for tests, and with the behaviour that every other store must have."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class MemoryObjects(ObjectStore):
     def __init__(self, *, clock: Clock | None = None) -> None:
         super().__init__("the store in memory")
         self._clock: Clock = SystemClock() if clock is None else clock
-        # A plain dictionary: an interrupt leaves a key in it or out of it.
+        # One assignment changes it, so that after an interrupt an object is there or not.
         self._objects: dict[str, tuple[bytes, float]] = {}
         self._lock = threading.Lock()
 
@@ -38,7 +38,7 @@ class MemoryObjects(ObjectStore):
         return ObjectInfo(key, len(data), modified_at)
 
     def _list(self, prefix: str) -> Iterator[ObjectInfo]:
-        # The objects at the call.
+        # A copy: the caller iterates while other threads create and delete.
         with self._lock:
             found = [ObjectInfo(key, len(data), modified_at) for key, (data, modified_at) in self._objects.items()
                      if key.startswith(prefix)]

@@ -32,7 +32,7 @@ _BEYOND = MAX_INDEX + 1
 
 @attrs.frozen(slots=True)
 class Slab:
-    """Entries of consecutive indexes and one term. `payloads` may grow at its end until the table is frozen."""
+    """Entries of consecutive indexes and one term. The `payloads` of a table's newest slab may grow at their end."""
 
     first: int
     term: int
@@ -57,8 +57,8 @@ class Table:
     """The entries of a memtable. It only grows at its end; a truncation and a flush replace it by another table.
 
     Attributes:
-        base: the table has the entries from here on; segments count only below. Above every index, if nothing was
-            appended or truncated since the last flush.
+        base: reads take entries from the table at this index and above, from segments below. Above every index, if
+            nothing was appended or truncated since the last flush.
         slabs: ascending.
     """
 
@@ -69,7 +69,7 @@ class Table:
 
     @property
     def is_unused(self) -> bool:
-        """Whether only segments count."""
+        """Whether reads take all entries from segments."""
         return self.base == _BEYOND
 
     def append(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
@@ -80,8 +80,8 @@ class Table:
             if newest.term == term and newest.first + len(held) == first and len(held) < _JOINED_ENTRIES:
                 held += payloads
                 return
-        # The slab before its first index: a reader that finds the index finds the slab. There is no call between the
-        # two statements, so that an interrupt comes before or after both.
+        # The slab is added before its first index, so that a reader that finds the index finds the slab. No call is
+        # between the two statements, so that an interrupt comes before or after both.
         self.slabs += (Slab(first, term, list(payloads)),)
         self._firsts += (first,)
 

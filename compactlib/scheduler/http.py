@@ -234,7 +234,7 @@ class SchedulerClient(Closing):
         self._is_closed = False
 
     def poll(self, request: PollRequest) -> PollResponse:
-        """See `Transport.poll`.
+        """Send the request, and return the answer.
 
         Raises:
             InvalidInput: the scheduler refused the request.
@@ -246,12 +246,12 @@ class SchedulerClient(Closing):
         return self._decoded(_RESPONSES, self._ask("POST", "/v1/poll", _POLLS.encode(request), may_repeat=False))
 
     def add_blocks(self, blocks: Iterable[BlockMeta]) -> BlocksAdded:
-        """See `Scheduler.add_blocks`; raises as `poll`."""
+        """Add new blocks; return the outcome of each. Idempotent. Raises as `poll`."""
         return self._decoded(_ADDED, self._ask("POST", "/v1/add_blocks", _ADDITIONS.encode(AddBlocks(tuple(blocks))),
                                                may_repeat=True))
 
     def status(self) -> dict[str, Any]:
-        """See `Scheduler.status`; raises as `poll`."""
+        """Return the scheduler's state in numbers, as plain values. Raises as `poll`."""
         found: dict[str, Any] = json.loads(self._ask("GET", "/v1/status", None, may_repeat=True))
         return found
 

@@ -68,7 +68,7 @@ _LEASE_PARTS = 3
 _LEAST_SECONDS = 0.1
 """The shortest time between two polls for a lease that ends soon."""
 _BACKLOG = 64
-"""Tombstones that wait for a thread, for each slot; the scheduler sends others again after their lease."""
+"""The most waiting tombstones for each thread of `cleanup_capacity`; the scheduler sends the others again later."""
 _MAX_CONFIRMED = 1000
 """The most deletions that a poll confirms; the next poll confirms more."""
 _LOOK_SECONDS = 0.02
@@ -473,7 +473,7 @@ class Worker:
 
     @property
     def _free_slots(self) -> int:
-        """Return the number of jobs that can begin. A stopped job keeps its slot until it has ended."""
+        """The number of jobs that can begin. A stopped job keeps its slot until it has ended."""
         busy = sum(not held.has_ended for held in self._held.values())
         return max(self._options.capacity - busy - len(self._lost), 0)
 
@@ -499,7 +499,7 @@ class Worker:
         for name in request.deleted_tombstones:
             self._deleted.pop(name, None)
         assigned = {assignment.name: assignment for assignment in response.assignments}
-        # The duration of a lease is by the scheduler's clock, its begin by the worker's.
+        # A lease lasts as long as the scheduler's clock says, from the time of the poll on the worker's clock.
         ends = {assignment.name: sent_at + max(assignment.lease_expires_at - response.now, 0.0)
                 for assignment in response.assignments}
         answers = {said.name: answer for said, answer in zip(request.status_updates, response.answers, strict=False)}
@@ -516,7 +516,7 @@ class Worker:
                      deadline: float | None) -> None:
         verdict, detail = (None, "") if answer is None else (answer.verdict, answer.detail)
         if deadline is not None and said.status == JobStatus.IN_PROGRESS:
-            held.job.renew(deadline)  # also if the job is assigned again with a later token: then it is lost below
+            held.job.renew(deadline)  # also of a job with a new assignment, whose old run `_take_job` ends
         elif verdict in _NOTHING_CHANGED:
             pass
         elif said.status != JobStatus.IN_PROGRESS:
@@ -536,7 +536,7 @@ class Worker:
                          keep=self._keep_leases)
         held = _Held(job, StatusUpdate(plan.name, token, JobStatus.IN_PROGRESS))
         if has_room:
-            # First, so that an interrupt leaves no job that is reported and never begins.
+            # Queued before it is held: after an interrupt in between, no job is reported that never begins.
             self._waiting.append(held)
             self._events.append(("scheduler_job_started", {"job": plan.name, "token": token}))
         else:
@@ -611,8 +611,8 @@ class Worker:
             _RESULTS.to_plain(done)
             held.end(JobStatus.SUCCESS, "", done)
         except (ReleaseJob, JobLost, FencedOff) as released:
-            # The fence refused, so another worker has had the job, which is no failure of it. If the scheduler has no
-            # other worker for it, it assigns the job again.
+            # A fence refuses after another worker has had the job, which is no failure of the job. Without another
+            # worker the scheduler assigns it again.
             held.end(JobStatus.RELEASED, str(released))
         except BaseException as error:
             held.end(JobStatus.FAILED, f"{type(error).__name__}: {error}")

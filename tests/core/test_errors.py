@@ -209,6 +209,7 @@ def test_a_spent_budget_counts_as_busy_and_gives_its_reason() -> None:
     (errno.EFBIG, DiskFull, "File too large", "use smaller files, or raise the limit of this process"),
     (errno.EROFS, ReadOnly, "Read-only file system", "mount the file system for writing, or use another folder"),
     (errno.EACCES, ReadOnly, "Permission denied", "give this process the permission for that"),
+    (errno.ENOENT, StorageError, "No such file or directory", "a folder is made only inside a folder that exists"),
     (errno.EIO, StorageError, "Input/output error", "see the operating system's error"),
 ])
 def test_a_storage_error_names_the_operation_and_a_remedy(number: int, kind: type[StorageError], found: str,

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A single log without a shared write-ahead log: `SegmentLog` (the writer), `LogReader`, and their parts."""
+"""One log in a folder of segments: `SegmentLog` writes it, `LogReader` reads it; `OwnedLog` is also under `RaftLog`."""

@@ -28,7 +28,7 @@ _HEADER: Final = header_of(MAGIC, VERSION)
 
 
 class PlainRows:
-    """Rows as three lists. Merging costs a bisection a change, and copies the rest in blocks."""
+    """Rows as three lists. A merge bisects once for each change, and copies the rows between two changes as slices."""
 
     __slots__ = ("_datas", "_ends", "_identities", "_keys")
 
@@ -71,7 +71,7 @@ class PlainRows:
 
     def followed_by(self, other: Self) -> Self:
         made = type(self)(self._keys + other._keys, self._identities + other._identities, self._datas + other._datas)
-        # The ends of these records are not counted again, so that repeated appends stay linear.
+        # The ends are added to, not computed anew, so that repeated appends take linear time.
         made._ends = self.ends() + array("Q", map(self.size_bytes.__add__, other.ends()))
         return made
 
