@@ -292,13 +292,18 @@ def is_half_installed(folder: StrPath, row: SnapshotMeta) -> bool:
         os.path.join(folder, SNAPSHOTS_FOLDER, _name(row.manifest, "entries"))) is not None
 
 
-def _batches(state: Iterable[Buffer]) -> Iterator[bytes]:
+def _batches(state: Iterable[Buffer]) -> Iterator[Buffer]:
+    """Join small pieces; a large one is not copied."""
     batch = bytearray()
     for piece in state:
-        batch += piece
-        if len(batch) >= _PIECE_BYTES:
+        is_large = memoryview(piece).nbytes >= _PIECE_BYTES
+        if not is_large:
+            batch += piece
+        if is_large or len(batch) >= _PIECE_BYTES:
             yield bytes(batch)
             batch.clear()
+        if is_large:
+            yield piece
     yield bytes(batch)
 
 
