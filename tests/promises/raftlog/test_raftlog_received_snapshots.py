@@ -337,6 +337,34 @@ def test_damaged_state_of_the_leader_is_named_on_both_sides(tmp_path: Path) -> N
         require_unchanged(to)
 
 
+def test_state_of_a_damaged_leader_is_not_continued(tmp_path: Path) -> None:
+    """The part that has arrived is discarded, so that the state of a sound member with the same snapshot is taken."""
+    with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+        (stored,) = (tmp_path / "leader").rglob("*.state")
+        stored.write_bytes(b"!" + STATE[1:])
+        assert isinstance(transfer(of, to).sent, CorruptData)
+        stored.write_bytes(STATE)
+        ended = transfer(of, to)
+        require_installed(ended, to)
+        assert ended.received.resumed_at == 0
+
+
+@pytest.mark.parametrize("kept", [1, LAST + 2])
+def test_manifest_that_contradicts_its_live_set_is_refused(kept: int, tmp_path: Path) -> None:
+    """The follower would store it, and need it to rebuild a damaged live set."""
+    def change(frame: Passing) -> Sequence[bytes]:
+        if frame.kind != "offer":
+            return [frame.data]
+        offer = json.loads(frame.data[12:-4])
+        offer["manifest"]["kept"] = kept
+        return [rebuilt(frame, json.dumps(offer).encode())]
+
+    with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+        ended = transfer(of, to, change=change)
+        assert isinstance(ended.received, CorruptData), ended
+        require_unchanged(to)
+
+
 @pytest.mark.parametrize("kind", ["offer", "live", "entries", "state"])
 def test_repeated_frame_is_refused_as_damage(kind: str, tmp_path: Path) -> None:
     with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
