@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from compactlib._arguments import require_whole
 from compactlib._closing import closed_on_failure
 from compactlib.errors import Closed, CorruptData, Stale, StorageError
 from compactlib.files.checksum import crc32
@@ -344,11 +345,14 @@ class StateReader(ReadDescriptor):
             piece_bytes: size of the pieces but the last.
 
         Raises:
+            InvalidInput: `offset` lies behind the end, or `piece_bytes` is below 1.
             CorruptData: the bytes are not the state that was written; do not use the pieces.
             Closed: the reader was closed.
             StorageError: the disk refused.
         """
         size, is_whole, crc, held = self.manifest.state_bytes, offset == 0, 0, b""
+        require_whole("offset", offset, most=size)
+        require_whole("piece_bytes", piece_bytes, 1)
         while offset < size and (data := self._read(offset, piece_bytes)):
             if held:
                 yield held
