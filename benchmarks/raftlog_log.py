@@ -47,7 +47,7 @@ from compactlib.raftlog import (
 
 PAYLOAD_BYTES = 256
 BATCH_ENTRIES = 512
-UNFLUSHED = StoreOptions(max_wal_bytes=1 << 40, max_memtable_entries=1 << 40, background=False)
+UNFLUSHED = StoreOptions(max_wal_bytes=1 << 40, max_wal_entries=1 << 40, background=False)
 """One WAL file of any length: no entry is flushed to a segment."""
 
 

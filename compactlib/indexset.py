@@ -23,14 +23,14 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain, compress, count, islice, repeat
-from operator import add, eq, ge, index as as_int, lt, sub
+from itertools import accumulate, chain, compress, islice, repeat
+from operator import add, ge, index as as_int, lt, sub
 from typing import Any, NoReturn, TypeAlias, final
 
 from compactlib.errors import AuditFailed, CorruptData, InvalidInput, NotFound, Unsorted
 from compactlib.files.record_frame import RecordFrame
 
-__all__ = ["IndexSet", "merge_positions"]
+__all__ = ["IndexSet"]
 
 MAX_INDEX = (1 << 64) - 1
 """The highest index there can be."""
@@ -174,7 +174,7 @@ class IndexSet:
         return self._lasts[-1] if self else _no_member("last")
 
     def __contains__(self, value: object) -> bool:
-        # Cost: O(log runs). For many values at once, intersect sets or use `merge_positions`.
+        # Cost: O(log runs). For many values at once, intersect sets.
         if type(value) is not int:
             try:
                 value = as_int(value)  # type: ignore[arg-type]
@@ -297,44 +297,6 @@ class IndexSet:
 
     def _taking(self, runs: _Runs) -> IndexSet:
         return self if runs[0] is self._firsts and runs[1] is self._lasts else IndexSet._of(runs)
-
-
-def merge_positions(column: Sequence[int], members: Sequence[int]) -> list[int]:
-    """Return the positions in `column` of all of `members`, from 0, ascending: one linear merge.
-
-    The positions are checked against the column, so that unsorted input never gives a wrong result: it is refused,
-    unless the positions are right.
-
-    >>> merge_positions([5, 6, 9, 12, 40], [6, 12])
-    [1, 3]
-
-    Args:
-        column: integers, strictly ascending.
-        members: integers, strictly ascending, each of them in `column`.
-
-    Raises:
-        InvalidInput: a member is not in the column; names the first.
-        Unsorted: `members` or `column` does not ascend strictly, and the positions cannot be found.
-
-    Cost: O(column + members) in C; O(members) where the members of the column are consecutive.
-    """
-    if not members:
-        return []
-    positions: list[int] = []
-    if column and column[-1] - column[0] + 1 == len(column):
-        positions = list(map(sub, members, repeat(column[0])))
-    elif column:
-        values = _merged(column, members)
-        # Before the k-th pair of equal values stand k members too many.
-        positions = list(map(sub, compress(count(), map(eq, values, islice(values, 1, None))), count()))
-    if (len(positions) == len(members) and min(positions) >= 0 and max(positions) < len(column)
-            and list(map(column.__getitem__, positions)) == list(members)):
-        return positions
-    for values in (column, members):  # type: ignore[assignment]
-        _check_ascending(values)
-    held = set(column)
-    absent = [member for member in members if member not in held]
-    raise InvalidInput(f"{len(absent)} of {len(members)} members are not in the column, the first is {absent[0]}")
 
 
 # --- checks of arguments ------------------------------------------------------------------------------------------

@@ -121,9 +121,10 @@ class Node:
         if self.log.state.index >= 0:
             with self.log.open_state() as state:
                 self.restore(state)
-        writer = SnapshotWriter(self.log, applied=lambda: self.machine.applied, copy=self.copy_of_machine,
-                                when=snapshot_every)
-        self.log.attach(lambda log: LogCompactionWorker(log, snapshots=writer, every_seconds=heartbeat * 5))
+        self.log.attach(
+            lambda log: LogCompactionWorker(log, every_seconds=heartbeat * 5),
+            lambda log: SnapshotWriter(log, applied=lambda: self.machine.applied, copy=self.copy_of_machine,
+                                       when=snapshot_every, every_seconds=heartbeat * 5))
         self.commit = self.machine.applied
         # The term in which it was elected: it leads as long as that is its term; its first entry then, and its last.
         self.leads = self.first_of_term = self.durable = -1

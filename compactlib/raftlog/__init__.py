@@ -47,7 +47,6 @@ if TYPE_CHECKING:
         EveryNMinors as EveryNMinors,
         SeedPolicy as SeedPolicy,
     )
-    from compactlib.raftlog.ra_import import import_ra as import_ra
     from compactlib.raftlog.raft_log import RaftLog as RaftLog
     from compactlib.raftlog.segment.listing import open_segment as open_segment
     from compactlib.raftlog.snapshot_meta import (
@@ -73,7 +72,6 @@ if TYPE_CHECKING:
     from compactlib.raftlog.worker import (
         LogCompactionWorker as LogCompactionWorker,
         MachineCopy as MachineCopy,
-        SnapshotReport as SnapshotReport,
         SnapshotWriter as SnapshotWriter,
     )
 else:
@@ -85,12 +83,11 @@ else:
         "compactlib.raftlog.log.folder": "is_log logs_of_store",
         "compactlib.raftlog.log.log_reader": "LogReader verify_log",
         "compactlib.raftlog.log.segment_log": "SegmentLog",
-        "compactlib.raftlog.worker": "LogCompactionWorker MachineCopy SnapshotReport SnapshotWriter",
+        "compactlib.raftlog.worker": "LogCompactionWorker MachineCopy SnapshotWriter",
         "compactlib.raftlog.segment.listing": "open_segment",
         "compactlib.raftlog.snapshot_meta": "SnapshotManifest SnapshotMeta",
         "compactlib.raftlog.values":
             "AppendAnswer AppendEntries DamagedEntry DeadEntry Entry MissingEntry SegmentLimits",
-        "compactlib.raftlog.ra_import": "import_ra",
         "compactlib.raftlog.transfer": "TransferReport receive_snapshot send_snapshot",
         "compactlib.raftlog.snapshots": "StateReader",
         "compactlib.raftlog.options": "LogOptions StateMachine StoreOptions",

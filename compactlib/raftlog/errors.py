@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from enum import Enum, unique
 
-from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, NotFound
+from compactlib.errors import CompactlibError, CorruptData, InvalidInput, NotFound
 
 
 class GapDetected(InvalidInput):
@@ -17,10 +17,6 @@ class Overwriting(InvalidInput):
 
     A follower appends its leader's entries with `append_entries`; to truncate on purpose, call `reset` first.
     """
-
-
-class MemtableFull(Busy):
-    """A log has too many entries in memory that are not in segments yet. Flush, or check why flushes fail."""
 
 
 class LiveSetLost(CorruptData):
@@ -43,10 +39,6 @@ class LiveAboveSnapshot(InvalidInput):
 
 class NotALog(InvalidInput):
     """The folder does not hold a log of this kind. Check the path, or create a log in an empty folder."""
-
-    def __init__(self, message: str, *, path: str) -> None:
-        super().__init__(message)
-        self.path = path
 
 
 class LiveIndexMissing(NotFound):

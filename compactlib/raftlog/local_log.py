@@ -41,6 +41,8 @@ _OPENING = 2
 class LocalLog(Closing):
     """A `CommandLog` in a folder, for one process. Commands are durable when `decide` returns.
 
+    The constructor raises as `SegmentLog`.
+
     Args:
         folder: the folder of the log.
         options: settings of the segments; its clock stamps the commands, its observer receives `command_log_syncs` and
@@ -48,13 +50,6 @@ class LocalLog(Closing):
         create: whether a missing log is created. If not, a folder without a log is `NotALog`, and is not changed.
         first_index: the first index of a new log, >= 1. If its predecessor was lost and fences remember its tokens: a
             number above them.
-
-    Raises:
-        Busy: another process, or another object in this one, has it open.
-        NotALog: the folder holds other things; or no log, and `create` is not set.
-        CorruptData: the log is damaged.
-        Unsupported: it was written by a later release.
-        StorageError: the disk refused.
     """
 
     def __init__(self, folder: StrPath, options: LogOptions | None = None, *, create: bool = True,

@@ -13,7 +13,6 @@ A table only grows at its end, so that readers use it without a lock.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,14 +20,12 @@ import attrs
 
 from compactlib.errors import CorruptData
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.errors import MemtableFull
 from compactlib.raftlog.values import MAX_INDEX, Entry, entry_of
 
 if TYPE_CHECKING:
     from compactlib.raftlog.snapshot_meta import SnapshotMeta
     from compactlib.raftlog.wal.frames import Frame
 
-DEFAULT_MAX_ENTRIES = 1_000_000
 _JOINED_ENTRIES = 1024
 _BEYOND = MAX_INDEX + 1
 
@@ -62,14 +59,11 @@ class Table:
     Attributes:
         base: the table has the entries from here on; segments count only below. Above every index, if nothing was
             appended or truncated since the last flush.
-        cut_after: the log was truncated above this index; `None` without a truncation. Segments may still have entries
-            above, if the store was closed before they were truncated.
         slabs: ascending.
     """
 
-    def __init__(self, base: int = _BEYOND, cut_after: int | None = None, slabs: Iterable[Slab] = ()) -> None:
+    def __init__(self, base: int = _BEYOND, slabs: Iterable[Slab] = ()) -> None:
         self.base = base
-        self.cut_after = cut_after
         self.slabs: list[Slab] = list(slabs)
         self._firsts: list[int] = [slab.first for slab in self.slabs]
 
@@ -100,13 +94,6 @@ class Table:
         offset = index - slab.first
         return entry_of((index, slab.term, slab.payloads[offset])) if offset < len(slab.payloads) else None
 
-    def term_of(self, index: int) -> int | None:
-        """The term of `index`, `None` if the table lacks it."""
-        place = bisect_right(self._firsts, index) - 1
-        if place < 0 or index > self.slabs[place].last:
-            return None
-        return self.slabs[place].term
-
     def through(self, last: int) -> list[Slab]:
         """The slabs of the entries up to `last`; they do not grow. O(slabs)."""
         slabs = [slab for slab in self.slabs if slab.first <= last]
@@ -121,26 +108,17 @@ class Memtable:
 
     Args:
         last: the last index in segments; -1 if they are empty.
-        max_entries: limit of the entries that wait for a flush.
 
     Attributes:
         last: the last index of the log, segments included; -1 in an empty log.
-        entries: count of the entries.
         table: the present table.
-        missing: in a replay, the index of a missing entry and of its successor; `None` if no entry is missing.
         ticket: the ticket of the log's last write in the WAL's queue.
-        unconfirmed: the writes in the WAL's queue, and perhaps durable writes, in the order of appending: ticket, first
-            index, last index. Invariant: the indexes ascend.
     """
 
-    def __init__(self, last: int = -1, *, max_entries: int = DEFAULT_MAX_ENTRIES) -> None:
+    def __init__(self, last: int = -1) -> None:
         self.table: Table = Table()
         self.last: int = last
-        self.entries: int = 0
-        self.max_entries = max_entries
-        self.missing: tuple[int, int] | None = None
         self.ticket: int = 0
-        self.unconfirmed: deque[tuple[int, int, int]] = deque()
 
     # -- changes
 
@@ -150,9 +128,9 @@ class Memtable:
             self.cut(first - 1)
         if self.table.is_unused:
             self.table = Table(self.last + 1)
-        count, last = self.entries + len(payloads), first + len(payloads) - 1
+        last = first + len(payloads) - 1
         self.table.append(first, term, payloads)
-        self.entries, self.last = count, last
+        self.last = last
 
     def skip_to(self, last: int) -> None:
         """Continue behind `last`, up to which a snapshot or segments cover all entries."""
@@ -160,87 +138,64 @@ class Memtable:
 
     def cut(self, after: int) -> None:
         """Truncate everything above `after`."""
-        if self.missing is not None and self.missing[1] > after:
-            self.missing = None
         if after < self.last:
-            table = self.table
-            cut_after = after if table.cut_after is None else min(table.cut_after, after)
-            self._replace(Table(min(table.base, after + 1), cut_after, table.through(after)), after)
-        while self.unconfirmed and self.unconfirmed[-1][2] > after:
-            ticket, first, _ = self.unconfirmed.pop()
-            if first <= after:
-                self.unconfirmed.append((ticket, first, after))
+            self.table, self.last = Table(min(self.table.base, after + 1), self.table.through(after)), after
 
     def release(self, through: int) -> None:
         """Drop the entries up to `through`, which are in segments, or dead."""
         later = [slab if slab.first > through else slab.part(through + 1, slab.last)
                  for slab in self.table.slabs if slab.last > through]
-        self._replace(Table(through + 1, None, later) if later else Table(), self.last)
-
-    def _replace(self, table: Table, last: int) -> None:
-        self.table, self.entries, self.last = table, sum(len(slab.payloads) for slab in table.slabs), last
+        self.table = Table(through + 1, later) if later else Table()
 
     # -- reads
 
-    def require_room(self, more: int) -> None:
-        """Raise `MemtableFull` if `more` entries would exceed the limit."""
-        if self.entries + more > self.max_entries:
-            raise MemtableFull(f"{self.entries:,} entries are in memory, the limit is {self.max_entries:,}; call "
-                               f"flush(), and check status() if it fails")
-
-    def require_links(self) -> None:
-        """Raise `CorruptData` if a replay has found an entry whose predecessor is missing."""
-        if self.missing is not None:
-            raise CorruptData(path="<the write-ahead log>", offset=0, index=self.missing[0], found="no entry",
-                              expected=f"entry {self.missing[0]}, which entry {self.missing[1]} follows")
+    @property
+    def entries(self) -> int:
+        """Count of the entries. O(slabs)."""
+        return sum(len(slab.payloads) for slab in list(self.table.slabs))
 
     def indexes(self) -> IndexSet:
         """The indexes of the entries. O(slabs)."""
         return IndexSet.from_runs((slab.first, slab.last) for slab in list(self.table.slabs))
 
-    def __repr__(self) -> str:
-        return f"<Memtable: {self.entries:,} entries, last {self.last}>"
 
-
-def needed_slabs(slabs: Iterable[Slab], snapshot_index: int, live: IndexSet) -> list[Slab]:
-    """The slabs that a flush writes: all entries above the snapshot, live entries below. O(slabs and live runs)."""
-    kept: list[Slab] = []
-    for slab in slabs:
-        if slab.first > snapshot_index:
-            kept.append(slab)
-            continue
-        kept += (slab.part(first, last) for first, last
-                 in live.between(slab.first, min(slab.last, snapshot_index)).runs())
-        if slab.last > snapshot_index:
-            kept.append(slab.part(snapshot_index + 1, slab.last))
-    return kept
-
-
-def replay(frame: Frame, memtable: Memtable, row: SnapshotMeta, matching: Callable[[int, int, int], int]) -> None:
-    """Apply a frame of the WAL to a log's memtable. Frames are applied in the order of writing.
+def replay(frames: Iterable[Frame], memtable: Memtable, row: SnapshotMeta,
+           matching: Callable[[int, int, int], int]) -> None:
+    """Apply the frames of a log in the WAL to the log's memtable, in the order of writing.
 
     Dead entries are left out, and so are entries that segments have with the same term: they are the same, and an
     interrupted flush continues behind them.
 
     Args:
-        frame: a run, sparse entries, or a truncation.
-        memtable: at the first frame, its `last` is the segments' last index.
+        frames: runs, sparse entries, and truncations.
+        memtable: its `last` is the segments' last index.
         row: the log's row.
         matching: counts the entries from a first to a last index that segments have with a term.
+
+    Raises:
+        CorruptData: the predecessor of an entry is missing.
     """
-    if frame.cuts:
-        after = -1 if frame.previous is None else frame.previous
-        memtable.cut(after)
-        if row.is_dead(after):
-            # The log ended at this index, although its dead entry may be removed.
-            memtable.skip_to(after)
-    if frame.entries and _lacks(frame, memtable, row):
-        memtable.missing = memtable.missing or (frame.previous or 0, frame.first)
-    for first, term, payloads in frame.runs():
-        _replay_run(first, term, payloads, memtable, row, matching)
+    # A missing index and its successor. Raised behind the last frame: a later frame may truncate the successor.
+    missing: tuple[int, int] | None = None
+    for frame in frames:
+        if missing is not None and frame.first <= missing[1]:
+            missing = None
+        if frame.cuts:
+            after = -1 if frame.previous is None else frame.previous
+            memtable.cut(after)
+            if row.is_dead(after):
+                # The log ended at this index, although its dead entry may be removed.
+                memtable.skip_to(after)
+        if missing is None and frame.entries and _lacks_predecessor(frame, memtable, row):
+            missing = frame.previous or 0, frame.first
+        for first, term, payloads in frame.runs():
+            _replay_run(first, term, payloads, memtable, row, matching)
+    if missing is not None:
+        raise CorruptData(path="<the write-ahead log>", offset=0, index=missing[0], found="no entry",
+                          expected=f"entry {missing[0]}, which entry {missing[1]} follows")
 
 
-def _lacks(frame: Frame, memtable: Memtable, row: SnapshotMeta) -> bool:
+def _lacks_predecessor(frame: Frame, memtable: Memtable, row: SnapshotMeta) -> bool:
     """Whether the predecessor of a frame's first entry is missing. An empty log begins at any index."""
     previous = frame.previous
     if previous is None or previous <= memtable.last or previous < row.smallest_live_index:

@@ -11,7 +11,7 @@
 | `SNAPSHOT` | the last snapshot: its index, its live set and what its state must be |
 | `snapshots/` | the state of that snapshot, checkpoints, and a snapshot that is being received |
 | `HARD_STATE` | the member's term and vote |
-| `LOCK` | locked by the process that writes |
+| `LOCK` | locked by the process that writes; of the logs of a store, in the store's folder |
 
 A store has the folders of its logs in `logs/`, and its WAL in `wal/`.
 """

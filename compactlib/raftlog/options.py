@@ -16,7 +16,6 @@ from compactlib.indexset import IndexSet
 from compactlib.observer import Observer, Observers
 from compactlib.raftlog.compaction.policy import LogPolicy, Trigger
 from compactlib.raftlog.compaction.report import SegmentChanges
-from compactlib.raftlog.memtable import DEFAULT_MAX_ENTRIES
 from compactlib.raftlog.policies import DeadRatio, EveryNMinors, SeedPolicy
 from compactlib.raftlog.segment.segments import DEFAULT_MAX_OPEN
 from compactlib.raftlog.values import Entry, SegmentLimits
@@ -88,9 +87,9 @@ class StoreOptions:
     Attributes:
         log: settings of each log's segments; its files, clock and observer serve the whole store.
         max_wal_bytes: a WAL file is closed after the batch that exceeds this.
+        max_wal_entries: likewise, the limit of its entries. Entries stay in memory until their file was flushed.
         max_unflushed_files: closed WAL files that may wait for a flush; beyond that `append` flushes.
         max_queued_bytes: bytes that may wait for a sync; an append that finds more in the queue syncs it first.
-        max_memtable_entries: entries of a log that may wait for a flush.
         background: flush in a thread of the store; else in the thread that fills a WAL file.
         keep_trailing: count of the last entries at or below a snapshot that stay in the log as if they were live, as
             far as the log has them. A follower that is no further behind is sent entries (`RaftLog.entries_after`)
@@ -102,9 +101,9 @@ class StoreOptions:
 
     log: LogOptions = attrs.field(factory=LogOptions)
     max_wal_bytes: int = attrs.field(default=64 << 20, validator=is_whole(1))
+    max_wal_entries: int = attrs.field(default=1_000_000, validator=is_whole(1))
     max_unflushed_files: int = attrs.field(default=4, validator=is_whole())
     max_queued_bytes: int = attrs.field(default=16 << 20, validator=is_whole())
-    max_memtable_entries: int = attrs.field(default=DEFAULT_MAX_ENTRIES, validator=is_whole(1))
     background: bool = True
     keep_trailing: int = attrs.field(default=0, validator=is_whole())
     machine_of: Callable[[str], StateMachine] | None = None

@@ -6,7 +6,6 @@ Triggers are combined, as in `EveryNMinors(8) | DeadBytes(512 << 20)`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from sys import float_info
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -39,8 +38,7 @@ class SeedPolicy:
     number of segments falls. The price: a large dense segment next to a small segment is copied to save a single file,
     again in each run until it is full.
 
-    "Enough" is measured in stored bytes, payloads and index records together: a segment with many tiny dead entries is
-    not rewritten for almost no space, and payloads of zero bytes count through their records.
+    "Enough" is measured in stored bytes, payloads and index records together.
 
     A second run does nothing, unless `max_sources` ended a group: n neighbours that fit into a segment take
     ceil(log n / log max_sources) runs.
@@ -61,18 +59,14 @@ class SeedPolicy:
         filled = filled_groups(view.candidates, limits, self.max_sources)
         groups = [members for members in filled if len(members) > 1 or _dead_part(members[0]) > self.reclaim_fraction]
         if groups:
-            return LogChoice(_numbers(groups), f"neighbours fit into one segment, or more than "
-                                               f"{self.reclaim_fraction:.0%} of one can go")
+            return LogChoice(tuple(tuple(member.number for member in members) for members in groups),
+                             f"neighbours fit into one segment, or more than {self.reclaim_fraction:.0%} of one can go")
         deadest = max((_dead_part(segment) for segment in view.candidates), default=0.0)
         return LogChoice((), f"of {len(filled):,} that hold something alive no two neighbours fit into one "
                              f"(max_entries={limits.max_entries}, max_bytes={limits.max_bytes}, max_sources="
                              f"{self.max_sources}), and at most {deadest:.0%} of one can go, not more than "
                              f"reclaim_fraction={self.reclaim_fraction}; lower it, take a snapshot with fewer live "
                              f"indexes, or wait")
-
-
-def _numbers(groups: Sequence[Sequence[SegmentStats]]) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(member.number for member in members) for members in groups)
 
 
 def _dead_part(segment: SegmentStats) -> float:
@@ -85,7 +79,7 @@ def _dead_part(segment: SegmentStats) -> float:
 
 @attrs.frozen
 class Manual(Trigger):
-    """Never due: the host requests major compactions."""
+    """Never due: the host requests major compactions by `compact(policy=...)`."""
 
     def is_due(self, view: LogView, minors: int, seconds: float) -> bool:
         return False

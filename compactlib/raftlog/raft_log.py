@@ -40,17 +40,17 @@ from compactlib.errors import (
     StorageError,
     Unsupported,
 )
-from compactlib.guard import Guard
+from compactlib.guard import Guard, is_mine
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.errors import GapDetected, Overwriting, SnapshotLost
 from compactlib.raftlog.hard_state import HardState, hard_state_in
 from compactlib.raftlog.log.folder import Examination
 from compactlib.raftlog.log.owned_log import OwnedLog
-from compactlib.raftlog.memtable import Memtable, needed_slabs, replay
+from compactlib.raftlog.memtable import Memtable, replay
 from compactlib.raftlog.options import StoreOptions
 from compactlib.raftlog.pins import Pin
 from compactlib.raftlog.segment.segments import OpenFiles, Segments
-from compactlib.raftlog.snapshot_meta import SnapshotManifest, SnapshotMeta, live_set
+from compactlib.raftlog.snapshot_meta import NO_SNAPSHOT, SnapshotManifest, SnapshotMeta, live_set
 from compactlib.raftlog.snapshots import Incoming, Snapshots, StateReader, is_half_installed, read_sealed
 from compactlib.raftlog.status import LogStatus, error_text
 from compactlib.raftlog.values import MAX_INDEX, AppendAnswer, AppendEntries, Entry
@@ -70,8 +70,6 @@ class OwnStore(Protocol):
     options: StoreOptions
     open_files: OpenFiles
 
-    def sync(self) -> None: ...
-
     def settle(self) -> None: ...
 
     def flush_closed(self) -> None: ...
@@ -88,7 +86,8 @@ class RaftLog(OwnedLog):
     and in memory first, and move to segments in the background.
     """
 
-    def __init__(self, store: OwnStore, wal: Wal, log_id: str, folder: str, before: RaftLog | None) -> None:
+    def __init__(self, store: OwnStore, wal: Wal, log_id: str, folder: str, before: RaftLog | None,
+                 frames: Iterable[Frame]) -> None:
         if before is not None:
             # Both logs have the same memory: an append to the closed log ends first.
             with before._lock:
@@ -100,23 +99,20 @@ class RaftLog(OwnedLog):
         self._log_id = log_id
         self._snapshots = Snapshots(options.log.files, folder,
                                     None if machine_of is None else partial(machine_of, log_id))
-        self._memory: Memtable = (
-            Memtable(max_entries=options.max_memtable_entries) if before is None else before._memory)
+        self._memory: Memtable = Memtable() if before is None else before._memory
+        self._unreplayed: Iterable[Frame] = frames
         # Set by `_begin`: a log that an interrupt leaves before counts as closed.
         self._is_begun = False
-        self._max_queued_bytes = options.max_queued_bytes
-        self._max_closed_files = options.max_unflushed_files + 1
-        self._keep_trailing = options.keep_trailing
         self._lock: threading.RLock = threading.RLock()
         self._files_lock = threading.RLock()
         # One snapshot or installation at a time.
         self._snapshotting = threading.RLock()
         self._voting = threading.RLock()
-        self._must_truncate = False
-        self._changes_snapshot = False
+        # Segments have entries above this index that were truncated; a full disk could not make that durable.
+        self._overruled_above: int | None = None
         self._incoming: Incoming | None = None
         self.closes_store: bool = False
-        self._worker: PeriodicService | None = None
+        self._workers: list[PeriodicService] = []
         # Last: an interrupt behind it would leave the folder locked.
         super().__init__(folder, options.log, memtable=self._memory, open_files=store.open_files)
 
@@ -126,23 +122,33 @@ class RaftLog(OwnedLog):
         self._hard_state: HardState = self._hard_states.read() or HardState()
         # Removed here: a compaction, which runs beside a write of this file, does not remove its leftover.
         self._hard_states.clear_leftover()
-        if self._memory.table.is_unused and self._memory.last < 0:
-            self._memory.skip_to(segments.last_index)
+        memory, row = self._memory, segments.row or NO_SNAPSHOT
+        if memory.table.is_unused and memory.last < 0:
+            memory.skip_to(segments.last_index)
+        replay(self._unreplayed, memory, row, segments.matching)
+        self._unreplayed = ()
+        if is_half_installed(folder, row):
+            # Read once, so that damage is found before anything is truncated for them.
+            for _ in read_sealed(self._snapshots.entries_path(row))[1]:
+                pass
         return segments
 
     def _found_row(self) -> SnapshotMeta | None:
         return self._snapshots.recover()
 
-    def attach(self, worker: Callable[[RaftLog], PeriodicService]) -> None:
-        """Set the worker that compacts the log, in the place of an earlier one; without one the host calls `compact`.
+    def attach(self, *workers: Callable[[RaftLog], PeriodicService]) -> None:
+        """Set the workers of the log, in the place of earlier ones; without any, the host compacts the log.
 
         Args:
-            worker: makes the worker. It is started, woken by each snapshot and flush, and stopped with the log.
+            workers: each makes a worker, such as a `LogCompactionWorker` or a `SnapshotWriter`. It is started, woken by
+                each snapshot and flush, and stopped with the log.
         """
         self._require_open()
-        self._stop_worker()
-        self._worker = worker(self)
-        self._worker.start()
+        self._stop_workers()
+        self._workers.clear()
+        for make in workers:
+            self._workers.append(make(self))
+            self._workers[-1].start()
 
     @property
     def log_id(self) -> str:
@@ -177,7 +183,10 @@ class RaftLog(OwnedLog):
         if row.is_dead(index):
             return None
         table = self._memory.table
-        return table.term_of(index) if index >= table.base else self._retried(lambda: self._own.term_of(index))
+        if index < table.base:
+            return self._retried(lambda: self._own.term_of(index))
+        entry = table.find(index)
+        return None if entry is None else entry.term
 
     @property
     def _kept_from(self) -> int:
@@ -248,8 +257,7 @@ class RaftLog(OwnedLog):
         Raises:
             Overwriting, GapDetected: the first index does not follow the last index.
             InvalidInput: an index is at or below the snapshot, is no 64-bit number, or does not follow its predecessor.
-            MemtableFull: too many entries in one call.
-            StorageError, CorruptData: the queue or the memtable is full, and the disk refused the sync or the flush.
+            StorageError, CorruptData: the queue or the memory is full, and the disk refused the sync or the flush.
                 Nothing of the last run of 16,384 entries of a term was appended; see `last_index`.
             Closed: the log was closed, or closed itself.
         """
@@ -271,12 +279,12 @@ class RaftLog(OwnedLog):
 
     def _append(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
         """Append a run to the memtable and the WAL's queue, or to neither."""
-        self._make_room_for(len(payloads))
+        self._make_room()
         with self._lock:
             self._guard.require_open()
             if first != self._memory.last + 1:
                 self._require_next(first)
-            self._put(_following(first, term, payloads), [(first, term, payloads)])
+            self._put(_following(first, term, payloads), payloads)
 
     def _require_next(self, first: int) -> None:
         row, last = self.state, self._memory.last
@@ -307,8 +315,7 @@ class RaftLog(OwnedLog):
         Raises:
             InvalidInput: the entries are not consecutive, or do not follow `prev_index`; or the log begins above
                 `prev_index`, and has no snapshot that covers the indexes below.
-            MemtableFull, StorageError, CorruptData, Closed: as `append` and `sync`; the first entries may
-                be in the log.
+            StorageError, CorruptData, Closed: as `append` and `sync`; the first entries may be in the log.
         """
         prev_index, prev_term = whole(prev_index), whole(prev_term)
         if prev_index < -1:
@@ -319,7 +326,7 @@ class RaftLog(OwnedLog):
                                f"{prev_index + 1} on")
         refusal: AppendAnswer | None = None
         for first, term, payloads in runs or [(prev_index + 1, prev_term, [])]:
-            self._make_room_for(len(payloads))
+            self._make_room()
             refusal = self._take(prev_index, prev_term, term, payloads)
             if refusal is not None:
                 break
@@ -339,13 +346,13 @@ class RaftLog(OwnedLog):
             start, lacking = prev_index + 1 + held, payloads[held:]
             overrules = bool(lacking) and start <= self._memory.last
             if lacking and not overrules:
-                self._put(_following(start, term, lacking), [(start, term, lacking)])
+                self._put(_following(start, term, lacking), lacking)
         if overrules and not may_cut:
             # Compared again under the lock that excludes other truncations.
             with self._files_lock:
                 return self._take(prev_index, prev_term, term, payloads, may_cut=True)
         if overrules:
-            self._cut(_following(start, term, lacking, cuts=True), [(start, term, lacking)])
+            self._cut(_following(start, term, lacking, cuts=True), lacking)
         return None
 
     def _judged(self, prev_index: int, prev_term: int, term: int, count: int) -> AppendAnswer | int:
@@ -385,7 +392,7 @@ class RaftLog(OwnedLog):
             index += 1
         return min(index - prev_index - 1, count)
 
-    def _put(self, frame: Frame, runs: Iterable[tuple[int, int, Sequence[bytes]]] = ()) -> None:
+    def _put(self, frame: Frame, payloads: Sequence[bytes] | None = None) -> None:
         """Queue a frame in the WAL, and change the memtable as it says. The caller holds the log's lock.
 
         An interrupt between the two leaves entries in the WAL that the memtable lacks. The next write of the log begins
@@ -393,34 +400,26 @@ class RaftLog(OwnedLog):
 
         Args:
             frame: entries, a truncation, or both.
-            runs: its entries, as `Frame.runs` gives them.
+            payloads: those of a run; other entries are decoded.
         """
-        memory = self._memory
-        memory.ticket = ticket = self._wal.queue(self._log_id, frame)
-        waiting, durable = memory.unconfirmed, self._wal.durable_ticket
-        while waiting and waiting[0][0] <= durable:
-            waiting.popleft()
+        self._memory.ticket = self._wal.queue(self._log_id, frame)
         if frame.cuts:
-            memory.cut(-1 if frame.previous is None else frame.previous)
-        for first, term, payloads in runs:
-            memory.insert(first, term, payloads)
-            waiting.append((ticket, first, memory.last))
+            self._memory.cut(-1 if frame.previous is None else frame.previous)
+        for run in frame.runs() if payloads is None else [(frame.first, frame.term, payloads)]:
+            self._memory.insert(*run)
 
-    def _make_room_for(self, entries: int) -> None:
+    def _make_room(self) -> None:
         """Sync and flush what is needed before an append, so that a disk error leaves nothing appended."""
-        wal, memory = self._wal, self._memory
-        if wal.closed_files > self._max_closed_files:
+        wal, options = self._wal, self._store.options
+        if wal.closed_files > options.max_unflushed_files + 1:
             # Flushes keep failing: too many WAL files wait for them.
             self._require_open()
             self._store.flush_closed()
-        if wal.queued_bytes > self._max_queued_bytes:
+        if wal.queued_bytes > options.max_queued_bytes:
+            self._require_open()
             # The whole queue: this log may have nothing in it.
-            self._require_open()
-            self._store.sync()
-        if memory.entries + entries > memory.max_entries:
-            self._require_open()
-            self._store.flush()
-            memory.require_room(entries)
+            wal.sync()
+            self._store.settle()
 
     def sync(self) -> None:
         """Make all appended entries durable: one fsync for the queued writes of all threads and logs.
@@ -436,24 +435,18 @@ class RaftLog(OwnedLog):
 
     @property
     def unconfirmed(self) -> IndexSet:
-        """Indexes of the appended entries that are not durable yet. O(runs)."""
+        """Indexes of the appended entries that are not durable yet. O(entries of all logs that wait for a sync)."""
         self._require_open()
-        with self._lock:
-            return IndexSet.from_runs((first, last) for ticket, first, last in self._memory.unconfirmed
-                                      if ticket > self._wal.durable_ticket)
+        return self._wal.unconfirmed(self._log_id)
 
     # -- truncation
 
-    def _cut(self, frame: Frame, runs: Iterable[tuple[int, int, Sequence[bytes]]] = ()) -> None:
+    def _cut(self, frame: Frame, payloads: Sequence[bytes] | None = None) -> None:
         """Truncate, as a frame says, and append the frame's entries. The truncation is durable when this returns.
 
         (1) Create the next segment: only this step needs room. (2) Make the truncation durable in the WAL; from here on
         opening the log repeats it after a crash. (3) Truncate the segments. No flush of the log runs in between. A
         failure of (2) or (3) closes the log; `RaftLogStore.log` opens it again. An interrupt of (2) closes the store.
-
-        Args:
-            frame: a truncation, alone or with the entries that replace the old ones.
-            runs: these entries, as of `_put`.
         """
         after = -1 if frame.previous is None else frame.previous
         with self._files_lock:
@@ -465,7 +458,7 @@ class RaftLog(OwnedLog):
                     # Not in memory that belongs to the next log already.
                     self._require_open()
                     try:
-                        self._put(frame, runs)
+                        self._put(frame, payloads)
                     except BaseException as error:
                         if not isinstance(error, CompactlibError):
                             # An interrupt: memory, which outlives this log, may lack what the WAL's queue has.
@@ -481,11 +474,10 @@ class RaftLog(OwnedLog):
     def _require_truncated(self) -> None:
         """Check that the log is open, and truncate segments as far as opening could not, because the disk was full."""
         self._require_open()
-        after = self._memory.table.cut_after
-        if self._must_truncate and after is not None:
+        if self._overruled_above is not None:
             self._wal.sync(self._memory.ticket)
-            self._own.truncate(self._agreeing_through(max(after, self.state.index)))
-        self._must_truncate = False
+            self._own.truncate(self._overruled_above)
+            self._overruled_above = None
 
     def reset(self, last_index: int) -> None:
         """Truncate everything above `last_index`, unconfirmed entries included; durable when this returns.
@@ -507,7 +499,6 @@ class RaftLog(OwnedLog):
                     return
                 after = last_index if row.index >= 0 or (begins or 0) <= last_index else -1
             self._cut(cut_frame(after))
-        self._store.settle()
 
     # -- term and vote
 
@@ -654,20 +645,15 @@ class RaftLog(OwnedLog):
     def _changing_snapshot(self) -> Iterator[None]:
         """Exclude other changes of the snapshot; an iterator of a state that starts another change raises `Busy`."""
         self._require_open()
+        if is_mine(self._snapshotting):
+            raise Busy(f"log {self._log_id!r} is taking a snapshot, and its state iterator made this call; call again "
+                       f"when the snapshot has returned")
         with self._snapshotting:
-            if self._changes_snapshot:
-                raise Busy(f"log {self._log_id!r} is taking a snapshot, and its state iterator made this call; call "
-                           f"again when the snapshot has returned")
-            self._changes_snapshot = True
-            try:
-                self._require_open()
-                if self._must_truncate:
-                    with self._files_lock:
-                        self._require_truncated()
-                yield
-            finally:
-                self._changes_snapshot = False
-        self._store.settle()
+            self._require_open()
+            if self._overruled_above is not None:
+                with self._files_lock:
+                    self._require_truncated()
+            yield
 
     def _held_at(self, index: int, live: IndexSet) -> SnapshotMeta:
         """The row of a snapshot at `index`; the log has that entry and all live entries, durably."""
@@ -687,7 +673,7 @@ class RaftLog(OwnedLog):
 
     def _with_trailing(self, row: SnapshotMeta) -> SnapshotMeta:
         """The row with the last `keep_trailing` entries added to its live set."""
-        first = max(row.index - self._keep_trailing + 1, self._kept_from, 0)
+        first = max(row.index - self._store.options.keep_trailing + 1, self._kept_from, 0)
         if first > row.index or self.term_of(row.index) != row.term:
             return row
         live = row.live | IndexSet.range(first, row.index)
@@ -711,10 +697,8 @@ class RaftLog(OwnedLog):
         self._shown(row)
 
     def _shown(self, row: SnapshotMeta) -> None:
-        with self._lock:
-            self._memory.skip_to(row.index)
-            self._wal.smallest_live[self._log_id] = row.smallest_live_index
-        self._notify_worker()
+        self._wal.smallest_live[self._log_id] = row.smallest_live_index
+        self._wake_workers()
         self._tidy()
 
     def _tidy(self) -> None:
@@ -724,9 +708,9 @@ class RaftLog(OwnedLog):
             # The next snapshot, or the next opening, removes them.
             self._observer.event("raftlog_unreclaimed", error=str(error))
 
-    def _notify_worker(self) -> None:
-        if self._worker is not None:
-            self._worker.wake()
+    def _wake_workers(self) -> None:
+        for worker in self._workers:
+            worker.wake()
 
     # -- a received snapshot
 
@@ -809,15 +793,14 @@ class RaftLog(OwnedLog):
         self._wal.sync(self._memory.ticket)
         self._own.truncate(after)
         for frame in frames:
-            if self._memory.entries + frame.entries > self._memory.max_entries:
+            if self._wal.queued_bytes > self._store.options.max_queued_bytes:
+                # So the memtable is bounded as the queue is.
                 self._wal.sync(self._memory.ticket)
                 self._flush_tables()
-            elif self._wal.queued_bytes > self._max_queued_bytes:
-                self._wal.sync(self._memory.ticket)
             with self._lock:
                 self._require_open()
                 last = self._memory.last
-                self._put(frame._replace(previous=last if last >= 0 else None), frame.runs())
+                self._put(frame._replace(previous=last if last >= 0 else None))
         self._wal.sync(self._memory.ticket)
         self._snapshots.taken(row)
 
@@ -851,7 +834,7 @@ class RaftLog(OwnedLog):
             self._require_truncated()
             is_written = self._flush_tables()
         if is_written:
-            self._notify_worker()
+            self._wake_workers()
 
     def _flush_tables(self) -> bool:
         with self._lock:
@@ -862,12 +845,14 @@ class RaftLog(OwnedLog):
             with self._guard.lock:
                 self._own.settle()
             return False
-        live = row.live | self._own.pinned.at_most(row.index)
-        slabs = needed_slabs(slabs, row.index, live)
+        held = self.unflushed
+        needed = row.needed(held) | (held & self._own.pinned)
         for slab in slabs:
-            start = max(self._own.last_index + 1 - slab.first, 0)
-            if start < len(slab.payloads):
-                self._undone_if_refused(self._own.append_run, slab.first + start, slab.term, slab.payloads[start:])
+            for first, last_needed in needed.between(slab.first, slab.last).runs():
+                first = max(first, self._own.last_index + 1)
+                if first <= last_needed:
+                    part = slab.part(first, last_needed)
+                    self._undone_if_refused(self._own.append_run, first, slab.term, part.payloads)
         self._undone_if_refused(self._own.sync)
         with self._lock:
             self._memory.release(last)
@@ -883,21 +868,6 @@ class RaftLog(OwnedLog):
 
     # -- the store's calls
 
-    def _replay(self, frame: Frame) -> None:
-        replay(frame, self._memory, self.state, self._matching)
-
-    def _matching(self, first: int, last: int, term: int) -> int:
-        """Count the entries in `first..last`, from `first` on, that segments hold with this term."""
-        return self._retried(lambda: self._own.matching(first, last, term))
-
-    def _require_replayed(self) -> None:
-        """Check that no entry is missing, and that the live entries of a half installed snapshot are whole."""
-        self._memory.require_links()
-        row = self.state
-        if is_half_installed(self._folder, row):
-            for _ in read_sealed(self._snapshots.entries_path(row))[1]:
-                pass
-
     def _begin(self) -> None:
         """Roll forward the received snapshot or the truncations that a crash interrupted; then the log can be used.
 
@@ -905,30 +875,22 @@ class RaftLog(OwnedLog):
         entries that the snapshot covers: it was recorded after the truncations below it had ended.
         """
         row = self.state
-        if is_half_installed(self._folder, row):
-            self._take_received(row)
-        self._must_truncate = self._memory.table.cut_after is not None
-        if self._wal.is_begun:
-            self._require_truncated()
+        try:
+            if is_half_installed(self._folder, row):
+                self._take_received(row)
+            after = max(self._memory.table.base - 1, row.index)
+            for slab in self._memory.table.slabs:
+                if slab.first <= after + 1 <= slab.last:
+                    after += self._own.matching(after + 1, slab.last, slab.term)
+            self._overruled_above = after if after < self._own.last_index else None
+            if self._wal.is_begun:
+                self._require_truncated()
+        except BaseException:
+            self._let_go()
+            raise
         self._memory.skip_to(row.index)
         self._wal.smallest_live[self._log_id] = row.smallest_live_index
         self._is_begun = True
-
-    def _agreeing_through(self, after: int) -> int:
-        """The last index, from `after` on, up to which the segments agree with the memtable."""
-        for slab in list(self._memory.table.slabs):
-            if slab.last <= after:
-                continue
-            first = max(slab.first, after + 1)
-            above = after + 1
-            held = self._retried(lambda above=above: self._own.next_index(above))  # type: ignore[misc]
-            if held is None or held < first:
-                break
-            count = self._matching(first, slab.last, slab.term)
-            after = first + count - 1 if count else after
-            if after < slab.last:
-                break
-        return after
 
     # -- status and checks
 
@@ -941,12 +903,8 @@ class RaftLog(OwnedLog):
             last_term=self.last_term, durable_index=unconfirmed.first - 1 if unconfirmed else self.last_index,
             snapshot_index=row.index, live=len(row.live), memtable_entries=self._memory.entries,
             segments=len(self._own.refs), pins=len(self._own.pins), is_busy=self.is_compacting,
-            failures=0 if self._worker is None else self._worker.failures, last_error=error_text(self.last_error))
-
-    @property
-    def last_error(self) -> BaseException | None:
-        """The worker's last error."""
-        return None if self._worker is None else self._worker.last_error
+            failures=sum(worker.failures for worker in self._workers),
+            last_error=next((error_text(worker.last_error) for worker in self._workers if worker.last_error), ""))
 
     def audit(self) -> None:
         """Check the log's invariants; raise `AuditFailed` with the numbers of a broken one."""
@@ -964,9 +922,11 @@ class RaftLog(OwnedLog):
 
     # -- ending
 
-    def _stop_worker(self) -> None:
-        if self._worker is not None:
-            self._worker.stop()
+    def _stop_workers(self) -> None:
+        for worker in self._workers:
+            worker.cancel()
+        for worker in self._workers:
+            worker.stop()
 
     def close(self) -> None:
         """Sync and close the log, with its store if `open_log` opened both. Idempotent.
@@ -984,7 +944,7 @@ class RaftLog(OwnedLog):
     def _close_alone(self) -> None:
         """Close the log and not its store."""
         self._guard.require_outside()
-        self._stop_worker()
+        self._stop_workers()
         try:
             if not self.is_closed and self._wal.durable_ticket < self._memory.ticket:
                 with contextlib.suppress(Closed):

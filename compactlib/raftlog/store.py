@@ -20,6 +20,7 @@ import contextlib
 import os
 import re
 import threading
+from collections.abc import Iterable
 
 import attrs
 
@@ -47,19 +48,16 @@ from compactlib.files.disk import (
 from compactlib.guard import Guard
 from compactlib.observer import Observer, Observers
 from compactlib.raftlog.errors import NotALog
-from compactlib.raftlog.log.folder import Examination, examine_wal, is_log
+from compactlib.raftlog.log.folder import Examination, examine_wal, is_log, require_no_store
 from compactlib.raftlog.names import LOGS_FOLDER, WAL_FOLDER
 from compactlib.raftlog.options import StoreOptions
 from compactlib.raftlog.raft_log import RaftLog
 from compactlib.raftlog.segment.segments import OpenFiles
 from compactlib.raftlog.status import RaftLogStoreStatus, error_text
-from compactlib.raftlog.wal.frames import read_wal
+from compactlib.raftlog.wal.frames import Frame, read_wal
 from compactlib.raftlog.wal.wal import Wal
-from compactlib.report import Finding, VerifyReport
+from compactlib.report import VerifyReport
 from compactlib.service import PeriodicService
-
-FLUSH_FAILED = "raftlog_flush_failed"
-"""A flush in the background failed, and is retried: `error`, `message`."""
 
 # No log id begins with a dot.
 _REMOVED_PREFIX = ".removed-"
@@ -82,12 +80,13 @@ class RaftLogStore(Closing):
         NotALog: there is no store in the folder, and `create` is not set; nothing was changed.
         Busy: another process, or another object in this one, has the store open.
         CorruptData: a WAL file is missing, or damaged in its durable part.
-        Unsupported: a WAL file was written by a later release.
+        Unsupported: a WAL file was written by a later release, or the folder is that of a log of a store.
         StorageError: the disk refused.
     """
 
     def __init__(self, folder: StrPath, options: StoreOptions | None = None, *, create: bool = True) -> None:
         self._folder = local_path(folder)
+        require_no_store(self._folder)
         self._wal_folder = os.path.join(self._folder, WAL_FOLDER)
         self._logs_folder = os.path.join(self._folder, LOGS_FOLDER)
         self.options: StoreOptions = StoreOptions() if options is None else options
@@ -95,16 +94,14 @@ class RaftLogStore(Closing):
         self._observer: Observer = Observers(self.options.log.observer)
         self.open_files: OpenFiles = OpenFiles(self.options.log.max_open_segments)
         self._logs: dict[str, RaftLog] = {}
-        self._damaged: dict[str, CorruptData | Unsupported | NotALog] = {}
+        self._damaged: dict[str, CorruptData | Unsupported] = {}
         self._changing = threading.RLock()
         self._flush_error: CompactlibError | None = None
         self._flushed_at = 0
         self._flusher = PeriodicService(self._flush_in_background, name=f"flushes of {self._folder}",
                                         clock=self.options.log.clock)
         self._guard = Guard(f"the store in {self._folder}")
-        if not create:
-            self._require_there()
-        self._make_folders()
+        self._make_folders(create)
         with self._guard.lock, self._guard.opening():
             self._guard.lock_folder(self._folder)
             self._open()
@@ -112,7 +109,7 @@ class RaftLogStore(Closing):
             for log in list(self._logs.values()):
                 # A full disk cannot install a received snapshot, for example. `log` retries.
                 with contextlib.suppress(StorageError):
-                    self._begin(log)
+                    log._begin()
             if self.options.background:
                 self._flusher.start()
             for log_id, error in self._damaged.items():
@@ -126,56 +123,43 @@ class RaftLogStore(Closing):
             try:
                 self.flush_closed()
             except CompactlibError as error:
-                self._observer.event(FLUSH_FAILED, error=type(error).__name__, message=str(error))
+                self._observer.event("raftlog_flush_failed", error=type(error).__name__, message=str(error))
                 raise
 
-    def _require_there(self) -> None:
+    def _make_folders(self, create: bool) -> None:
         for path in (self._folder, self._wal_folder, self._logs_folder):
-            if not os.path.isdir(path):
+            if not create and not os.path.isdir(path):
                 raise NotALog(f"{self._folder} is no store of logs: there is no folder {path}; check the path, or open "
-                              f"it with create=True to create a store", path=self._folder)
-
-    def _make_folders(self) -> None:
-        for path in (self._folder, self._wal_folder, self._logs_folder):
+                              f"it with create=True to create a store")
             if make_missing_folder(self._files, path):
                 # Another process may have made it a moment ago; the folder's lock decides who owns the store.
                 self._files.sync_folder(os.path.dirname(path))
 
-    def _sync_found(self) -> None:
-        """Sync the names in the folders: an earlier process may have been killed before it synced them."""
-        sync_names(self._files, self._folder)
-        self._files.sync_folder(self._wal_folder)
-        self._files.sync_folder(self._logs_folder)
-
     def _open(self) -> None:
         """Open all logs that are not damaged, replay the WAL, and begin its next file."""
         self._guard.keep(_LetGo(self._logs))
-        self._sync_found()
+        # An earlier process may have been killed before it synced these names.
+        sync_names(self._files, self._folder)
+        self._files.sync_folder(self._wal_folder)
+        self._files.sync_folder(self._logs_folder)
         try:
             self._finish_removals()
         except StorageError as error:
             # The leftovers only take room; the next opening, or the next removal, retries.
             self._observer.event("raftlog_removal_failed", error=type(error).__name__, message=str(error))
-        self._found = tuple(name for name in list_folder(self._logs_folder)
-                            if _is_log_id(name) and is_log(self._log_folder(name)))
+        names = [name for name in list_folder(self._logs_folder)
+                 if _LOG_ID.fullmatch(name) and is_log(self._log_folder(name))]
         found = read_wal(self._wal_folder)
-        if self._found and not found.numbers:
+        if names and not found.numbers:
             raise CorruptData(path=self._wal_folder, offset=0, found="no file",
                               expected="a WAL file, since the store has logs")
-        self._wal = Wal(self._wal_folder, self._guard, max_bytes=self.options.max_wal_bytes, files=self._files,
-                        clock=self.options.log.clock, recovered=found)
-        for log_id in self._found:
+        self._wal = Wal(self._wal_folder, self._guard, self.options, found)
+        for log_id in names:
             try:
-                log = self._open_log(log_id)
-                for frame in found.frames.get(log_id, ()):
-                    log._replay(frame)
-                # After the last frame: a later frame may truncate the entries of an earlier frame.
-                log._require_replayed()
-            except (CorruptData, Unsupported, NotALog) as error:
+                self._open_log(log_id, found.frames.get(log_id, ()))
+            except (CorruptData, Unsupported) as error:
                 # Without the traceback, whose frames would keep the log's files open.
                 self._damaged[log_id] = error.with_traceback(None)
-                if log_id in self._logs:
-                    self._logs.pop(log_id)._let_go()
         for log_id in found.frames.keys() - self._logs.keys():
             self._damaged.setdefault(log_id, CorruptData(
                 path=self._log_folder(log_id), offset=0, found="no such folder",
@@ -184,17 +168,9 @@ class RaftLogStore(Closing):
         self._wal.begin(self._damaged)
         self._flushed_at = self._wal.number
 
-    def _begin(self, log: RaftLog) -> RaftLog:
-        try:
-            log._begin()
-        except BaseException:
-            log._let_go()
-            raise
-        return log
-
-    def _open_log(self, log_id: str) -> RaftLog:
+    def _open_log(self, log_id: str, frames: Iterable[Frame] = ()) -> RaftLog:
         """Open a log; one that was closed keeps its memtable, which has all queued entries."""
-        log = RaftLog(self, self._wal, log_id, self._log_folder(log_id), self._logs.get(log_id))
+        log = RaftLog(self, self._wal, log_id, self._log_folder(log_id), self._logs.get(log_id), frames)
         self._logs[log_id] = log
         return log
 
@@ -243,13 +219,11 @@ class RaftLogStore(Closing):
             return found
         with self._changing:
             self._guard.require_open()
-            if log_id in self._logs:
-                return self._opened(log_id)
             if log_id in self._damaged:
                 raise self._damaged[log_id].with_traceback(None)
-            if not create:
+            if not create and log_id not in self._logs:
                 raise NotFound(f"there is no log {log_id!r} in {self._folder}; its logs are {', '.join(self.log_ids)}")
-            if not _is_log_id(log_id):
+            if not _LOG_ID.fullmatch(log_id):
                 raise InvalidInput(f"log id {log_id!r}; an id is 1 to 100 letters, digits, '_', '-' and '.', and does "
                                    f"not begin with '-' or '.'")
             return self._opened(log_id)
@@ -264,7 +238,8 @@ class RaftLogStore(Closing):
             else:
                 with contextlib.suppress(StorageError):
                     log._close_alone()
-            log = self._begin(self._open_log(log_id))
+            log = self._open_log(log_id)
+            log._begin()
         return log
 
     def remove(self, log_id: str) -> None:
@@ -282,7 +257,7 @@ class RaftLogStore(Closing):
         found = self._logs.get(log_id)
         if found is not None:
             found._guard.require_outside()
-            found._stop_worker()
+            found._stop_workers()
             # Before `_changing` is held: the executor of a compaction may flush.
             found._guard.cancel()
             with contextlib.suppress(Closed):
@@ -301,7 +276,7 @@ class RaftLogStore(Closing):
             if look_at(self._log_folder(_REMOVED_PREFIX + log_id)) is not None:
                 # Of an earlier log of this id.
                 self._finish_removals()
-            if look_at(path) is not None and (log is not None or log_id in self._found):
+            if look_at(path) is not None and (log is not None or is_log(path)):
                 try:
                     # The switch. If the disk refuses it, the log is opened again.
                     self._files.rename(path, self._log_folder(_REMOVED_PREFIX + log_id))
@@ -322,7 +297,6 @@ class RaftLogStore(Closing):
     def sync(self) -> None:
         """Make everything appended to any log durable. Raises as `RaftLog.sync`."""
         self._wal.sync()
-        self._guard.require_open()
         self.settle()
 
     def settle(self) -> None:
@@ -403,10 +377,8 @@ class RaftLogStore(Closing):
             log, error = self._logs.get(log_id), self._damaged.get(log_id)
             if log is not None:
                 log.examine(seen, budget=budget)
-            elif isinstance(error, CorruptData | Unsupported):
-                seen.note(error)
             elif error is not None:
-                seen.findings.append(Finding("missing", self._log_folder(log_id), str(error), error))
+                seen.note(error)
         examine_wal(self._wal_folder, None, seen)
         return seen.report()
 
@@ -432,7 +404,7 @@ class RaftLogStore(Closing):
             raise Busy(f"the store in {self._folder} cannot be closed from its own thread; close it from another")
         self._flusher.stop()
         for log in logs:
-            log._stop_worker()
+            log._stop_workers()
         try:
             if self._guard.is_open and not self._wal.is_synced:
                 self._wal.sync()
@@ -443,10 +415,6 @@ class RaftLogStore(Closing):
 
     def __repr__(self) -> str:
         return f"<RaftLogStore of {self._folder!r}: {len(self._logs)} logs, WAL file {self._wal.number}>"
-
-
-def _is_log_id(name: str) -> bool:
-    return _LOG_ID.fullmatch(name) is not None
 
 
 def open_log(folder: StrPath, options: StoreOptions | None = None, *, log_id: str = "log",

@@ -349,8 +349,11 @@ class Story:
         recovery = self.log.recovery
         if what == "nothing":
             assert not recovery, recovery
+        elif what == "undone":
+            name = "-".join(f"{number:016d}" for number in numbers(members)) + ".compacting"
+            assert name in recovery.removed, recovery
         else:
-            assert tuple(numbers(members)) in getattr(recovery, what), recovery
+            assert tuple(numbers(members)) in recovery.finished, recovery
 
     def do_expect_read(self, indexes: str, what: str) -> None:
         """Require `dead`, `missing`, `damaged`, or `term 2`."""

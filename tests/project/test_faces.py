@@ -22,7 +22,7 @@ TOP = Path(compactlib.__path__[0])
 # and sends them, and answers `AppendEntries`; the pieces for an executor of one's own; the kits, which back-ends
 # inherit. A removed name lowers its face's bound. Names for authors of policies are in `policy` and `policies`.
 AT_MOST = {
-    "compactlib.raftlog": 41, "compactlib.blobstore": 31, "compactlib.staging": 30, "compactlib.catalog": 42,
+    "compactlib.raftlog": 40, "compactlib.blobstore": 31, "compactlib.staging": 30, "compactlib.catalog": 42,
     "compactlib.scheduler": 34, "compactlib.fences": 14, "compactlib.kv": 25, "compactlib.spark": 10,
     "compactlib.commandlog": 9, "compactlib.lab": 19, "compactlib.testing": 37,
     "compactlib.objects": 16, "compactlib.executors": 17, "compactlib.files": 9,

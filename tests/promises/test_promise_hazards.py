@@ -93,12 +93,10 @@ NOWHERE: Mapping[str, frozenset[str]] = {
 KNOWN: Mapping[tuple[str, str], str] = {
     ("local_log", "opened_on_a_full_disk"): "a log is opened and read on a full disk; a new term needs room",
     ("scheduler_in_folder", "opened_on_a_full_disk"): "the same",
-    ("segment_log", "missing_files"): "a missing segment is named at opening, by verify() and by read()",
+    ("segment_log", "missing_files"): "a missing segment between others is named, in a log that may have gaps",
     ("segment_log", "older_files"): "an older snapshot's record is named: what is dead was not never there",
-    ("scheduler_in_folder", "missing_files"): "a missing segment of the log is named at opening",
-    ("raft_log_store", "missing_files"): "a missing segment, checkpoint, vote or stateless row is named at opening",
+    ("raft_log_store", "missing_files"): "a missing log, checkpoint, vote or stateless row is named at opening",
     ("raft_log_store", "older_files"): "the same",
-    ("local_log", "missing_files"): "a log whose newest segment is missing is named at opening",
     ("file_fence", "missing_files"): "a fence whose record is missing says so, and admits no lower token",
     ("file_fence", "older_files"): "a fence with an older record says so, and admits no lower token",
 }

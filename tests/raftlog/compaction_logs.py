@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs for the tests of compaction: how they are built, what must be readable in them, and Ra's own format by hand."""
+"""Logs for the tests of compaction: how they are built, and what must be readable in them."""
 
 from __future__ import annotations
 

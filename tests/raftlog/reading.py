@@ -26,7 +26,7 @@ def write_segment(folder: Path, number: int, entries: Iterable[tuple[int, int, b
         for entry in entries:
             writer.append(*entry)
         if sealed:
-            writer.seal()
+            writer.seal(is_alone=True)
     return folder / segment_name(number)
 
 

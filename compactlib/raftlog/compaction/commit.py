@@ -29,8 +29,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import attrs
 
@@ -48,35 +47,30 @@ from compactlib.raftlog.names import (
     segment_name,
     segment_number,
 )
-from compactlib.raftlog.segment.listing import KnownSegment
+from compactlib.raftlog.segment.listing import open_segment, stats_of
 from compactlib.raftlog.segment.reader import SegmentReader
+from compactlib.raftlog.values import SegmentStats
 from compactlib.rewrite import RewrittenFile
 
 # -- check
 
 
 def check_rewritten(rewritten: RewrittenFile, members: Sequence[int], live: Sequence[IndexSet],
-                    copier: Copier) -> KnownSegment:
-    """Read and check a whole new file, before its sources are replaced; return its facts.
+                    copier: Copier) -> SegmentStats:
+    """Read and check a whole new file, before its sources are replaced; return its statistics.
 
     The attempt's report may come from another process; only the file on the disk counts.
 
-    Args:
-        rewritten: as its attempt reported it.
-        members: numbers of the segments that it replaces.
-        live: the indexes to keep of each member.
-        copier: reads the file.
-
     Raises:
         CorruptData: the file differs from its report, or an entry in it is damaged.
-        InvalidInput: the file is of another group.
+        InvalidInput: the file is of another group: it has not the `live` indexes of each member.
         StorageError: it cannot be read.
     """
-    with SegmentReader(rewritten.path, tail="refuse", number=members[0]) as reader:
+    with SegmentReader(rewritten.path, sealed=True, number=members[0]) as reader:
         loaded = reader.loaded
         found = (loaded.data_end, loaded.seal.entries, loaded.index_crc)
         size = os.fstat(reader.fileno()).st_size
-        merged = KnownSegment.of(members[0], reader.index)
+        merged = stats_of(members[0], reader.index)
         wanted = (rewritten.size_bytes, rewritten.entries, rewritten.crc32)
         if found != wanted or size != rewritten.size_bytes or merged is None:
             raise CorruptData(path=rewritten.path, offset=0, found=f"{found} in a file of {size} bytes",
@@ -120,27 +114,25 @@ def place_leader(files: Files, folder: StrPath, members: Sequence[int], path: St
 
 
 def is_committed(folder: StrPath, members: Sequence[int]) -> bool:
-    """Whether the leader's name, which is not a symbolic link, is a hard link of a group's new file, durably or not.
+    """Whether the leader's name is a hard link of a group's new file, durably or not.
 
-    A link count of 2 alone is no proof: the second name may be `1.segment.swap`, or the private name.
+    A link count of 2 is no proof: the second name may be `1.segment.swap`, or the private name.
     """
     new = look_at(os.path.join(folder, compacting_name(members)))
     old = look_at(os.path.join(folder, segment_name(members[0])))
-    return (new is not None and old is not None and new.st_nlink >= 2 and stat.S_ISREG(old.st_mode)
-            and os.path.samestat(new, old))
+    return new is not None and old is not None and os.path.samestat(new, old)
 
 
 # -- steps 3 and 4
 
 
-def link_members(files: Files, folder: StrPath, members: Sequence[int]) -> bool:
-    """The first half of step 3, for a durably committed group: the links. Idempotent; returns whether any was made.
+def link_members(files: Files, folder: StrPath, members: Sequence[int]) -> None:
+    """The first half of step 3, for a durably committed group: the links. Idempotent.
 
     A sync of the folder makes the links of many groups durable. On a full disk a member's name is removed instead of
     becoming a link, so that a replaced file keeps no room.
     """
     leader = segment_name(members[0])
-    changed = False
     for member in members[1:]:
         path = os.path.join(folder, segment_name(member))
         if not (os.path.islink(path) and os.readlink(path) == leader):
@@ -149,8 +141,6 @@ def link_members(files: Files, folder: StrPath, members: Sequence[int]) -> bool:
             except DiskFull:
                 if look_at(path) is not None:
                     files.unlink(path)
-            changed = True
-    return changed
 
 
 def finish_groups(files: Files, folder: StrPath, groups: Sequence[Sequence[int]]) -> None:
@@ -166,19 +156,10 @@ def finish_groups(files: Files, folder: StrPath, groups: Sequence[Sequence[int]]
 # -- step 5
 
 
-def purge_links(files: Files, folder: StrPath, *, now: float, keep_seconds: float,
-                is_leased: Callable[[int], bool] = lambda number: False) -> tuple[int, ...]:
-    """Remove the links of merged segments that are older than `keep_seconds` and not leased, and dangling links.
+def purge_links(files: Files, folder: StrPath, *, now: float, keep_seconds: float) -> tuple[int, ...]:
+    """Remove the links of merged segments that are older than `keep_seconds`, and dangling links.
 
-    Args:
-        files: the disk.
-        folder: the log's folder.
-        now: seconds since the epoch, compared with the links' times.
-        keep_seconds: how long an old name stays readable for other processes.
-        is_leased: whether this segment is leased, so that a reader may use its link.
-
-    Returns:
-        The numbers whose links were removed.
+    Returns the numbers whose links were removed. `now` is in seconds since the epoch, as the links' times.
     """
     removed: list[int] = []
     for number in links_in(folder):
@@ -186,8 +167,7 @@ def purge_links(files: Files, folder: StrPath, *, now: float, keep_seconds: floa
         found = look_at(path)
         if found is None:
             continue
-        old = now - found.st_mtime >= keep_seconds
-        if not os.path.exists(path) or (old and not is_leased(number)):
+        if now - found.st_mtime >= keep_seconds or not os.path.exists(path):
             files.unlink(path)
             removed.append(number)
     return tuple(removed)
@@ -208,59 +188,49 @@ class LogRecoveryReport:
 
     Attributes:
         finished: members of groups whose commit had happened.
-        undone: members of groups whose commit had not happened.
-        removed: names of leftovers that were removed.
+        removed: names of the other leftovers, which were removed; also new files whose commit had not happened.
     """
 
     finished: tuple[tuple[int, ...], ...] = ()
-    undone: tuple[tuple[int, ...], ...] = ()
     removed: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the recovered files."""
-        return (*map(compacting_name, (*self.finished, *self.undone)), *self.removed)
+        return (*map(compacting_name, self.finished), *self.removed)
 
     def __bool__(self) -> bool:
-        return bool(self.finished or self.undone or self.removed)
+        return bool(self.finished or self.removed)
 
 
 def recover_folder(files: Files, folder: StrPath) -> LogRecoveryReport:
     """Finish or undo the interrupted compactions of a log's folder. The caller holds the log's lock.
 
-    Raises:
-        CorruptData: the new segment of a group is damaged; its members keep the files that they have.
-        StorageError: the disk refused; call again.
+    Raises `CorruptData` if the new segment of a group is damaged; its members keep the files that they have.
     """
     finished: list[tuple[int, ...]] = []
-    undone: list[tuple[int, ...]] = []
     for name in list_folder(folder):
         members = compacting_members(name)
-        if members is None:
-            continue
-        if is_committed(folder, members):
+        if members is not None and is_committed(folder, members):
             _require_whole_leader(folder, members)
             # The rename of the commit may not be synced; it must be durable before the links.
             files.sync_folder(folder)
             finish_groups(files, folder, [members])
             finished.append(members)
-        else:
-            files.unlink(os.path.join(folder, name))
-            undone.append(members)
-    # Listed again: finishing a group has used temporary names. A `.compacting` name without members is garbage.
+    # Listed again: finishing a group has used temporary names. Each `.compacting` name that is left is garbage.
     removed = leftovers(folder)
     for name in removed:
         files.unlink(os.path.join(folder, name))
-    return LogRecoveryReport(tuple(finished), tuple(undone), tuple(removed))
+    return LogRecoveryReport(tuple(finished), tuple(removed))
 
 
 def leftovers(folder: StrPath) -> list[str]:
-    """Names of leftovers in a log's folder, and of the files of a running compaction; sorted.
+    """The sorted names of leftovers in a log's folder, and of the files of a running compaction; no names of folders.
 
     Empty if `recover_folder` would do nothing. Changes nothing.
     """
     return [name for name in list_folder(folder) if (is_leftover(name) or name.endswith(COMPACTING_SUFFIX))
-            and not _is_folder(os.path.join(folder, name))]
+            and (os.path.islink(path := os.path.join(folder, name)) or not os.path.isdir(path))]
 
 
 def remove_private(files: Files, private: str) -> None:
@@ -277,8 +247,9 @@ def remove_private(files: Files, private: str) -> None:
 
 def _require_whole_leader(folder: StrPath, members: tuple[int, ...]) -> None:
     """Raise `CorruptData` if the leader is damaged while members have files."""
-    with SegmentReader(os.path.join(folder, segment_name(members[0])), tail="refuse", number=members[0]) as reader:
-        owning = [number for number in members[1:] if _has_own_file(folder, number)]
+    with open_segment(folder, members[0]) as reader:
+        owning = [number for number in members[1:] if os.path.isfile(path := os.path.join(folder, segment_name(number)))
+                  and not os.path.islink(path)]
         try:
             if owning:
                 Copier().check(reader)
@@ -290,13 +261,3 @@ def _require_whole_leader(folder: StrPath, members: tuple[int, ...]) -> None:
 def _explained(error: CorruptData, consequence: str) -> CorruptData:
     return CorruptData(path=error.path, offset=error.offset, index=error.index, expected=error.expected,
                        found=f"{error.found}, {consequence}")
-
-
-def _has_own_file(folder: StrPath, number: int) -> bool:
-    found = look_at(os.path.join(folder, segment_name(number)))
-    return found is not None and stat.S_ISREG(found.st_mode)
-
-
-def _is_folder(path: str) -> bool:
-    """Whether it is a folder, which no compaction makes."""
-    return os.path.isdir(path) and not os.path.islink(path)

@@ -10,9 +10,6 @@ segment, and every other candidate stays as it is.
 A good policy makes progress, so that compaction comes to an end: each group merges two or more segments, or rewrites a
 segment with dead entries. `check_policy` with `log_views()` (`compactlib.testing`) tries a policy on many logs.
 `compactlib.raftlog.policies` has the library's policies and triggers.
-
-A trigger decides, before each compaction, between a minor compaction, which only drops wholly dead segments, and a
-major compaction, which also rewrites the groups that the log's policy chooses. It is pure too.
 """
 
 from __future__ import annotations
@@ -132,9 +129,10 @@ class LogPolicy(Policy[LogView, LogChoice], Protocol):
 
 
 class Trigger(ABC):
-    """Decides whether the next compaction is a major one; combined with `|` (either) and `&` (both).
+    """Decides whether the next compaction is a major one, which rewrites the groups that the log's policy chooses.
 
-    Plans print its `repr`, which names its settings: use a frozen attrs class.
+    A minor compaction only drops wholly dead segments. Triggers are combined with `|` (either) and `&` (both). Plans
+    print a trigger's `repr`, which names its settings: use a frozen attrs class.
     """
 
     __slots__ = ()
@@ -190,15 +188,10 @@ def is_worthwhile(members: Sequence[SegmentStats]) -> bool:
 
 def filled_groups(segments: Sequence[SegmentStats], limits: SegmentLimits,
                   max_sources: int = MAX_GROUP_MEMBERS) -> list[list[SegmentStats]]:
-    """Split `segments` into groups of neighbours, each as long as its live entries and bytes fit into a segment.
+    """Split `segments` (oldest first) into groups of neighbours whose live entries and bytes fit into a segment each.
 
-    Oldest first, which gives the fewest groups. A segment that exceeds the limits becomes a group of its own.
-    O(segments).
-
-    Args:
-        segments: oldest to newest.
-        limits: the limits of a segment; an exact fit is a fit.
-        max_sources: limit of the members of a group.
+    Oldest first, which gives the fewest groups. An exact fit is a fit; a segment that exceeds the limits becomes a
+    group of its own. A group has at most `max_sources` members. O(segments).
     """
     groups: list[list[SegmentStats]] = []
     entries = payload = 0
@@ -214,10 +207,10 @@ def filled_groups(segments: Sequence[SegmentStats], limits: SegmentLimits,
 
 
 def chosen_groups(choice: LogChoice, view: LogView, *, policy: str) -> list[tuple[SegmentStats, ...]]:
-    """Return the members of the groups of a choice that keeps the rules of `LogPolicy`. O(segments).
+    """Return the members of the groups of a choice. O(segments).
 
     Raises:
-        InvalidInput: it breaks a rule; the message names the policy and the segment.
+        InvalidInput: it breaks a rule of `LogPolicy`; the message names the policy and the segments.
     """
     candidates, limits = view.candidates, view.limits
     place = {segment.number: position for position, segment in enumerate(candidates)}

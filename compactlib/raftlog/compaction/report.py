@@ -20,21 +20,15 @@ class GroupStats:
 
     Attributes:
         members: numbers of the merged segments; the first is the number of the new segment.
-        entries_before: index records in the members.
-        entries_after: entries in the new segment.
         bytes_read: bytes read from the members.
         bytes_written: size of the new segment.
         bytes_freed: size of the members together, less `bytes_written`.
-        seconds: time of the copying.
     """
 
     members: tuple[int, ...]
-    entries_before: int
-    entries_after: int
     bytes_read: int
     bytes_written: int
     bytes_freed: int
-    seconds: float
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -100,8 +94,8 @@ class LogCompactionReport(Printed):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A dictionary for each drop and group."""
-        return [*({"action": "dropped", "members": (each.number,), "entries_before": each.entries, "entries_after": 0,
-                   "bytes_freed": each.file_bytes} for each in self.drops),
+        return [*({"action": "dropped", "members": (each.number,), "bytes_freed": each.file_bytes}
+                  for each in self.drops),
                 *({"action": "rewritten", **attrs.asdict(each)} for each in self.done),
                 *({"action": "failed", "members": each.members, "error": str(each.error)} for each in self.failed)]
 

@@ -18,7 +18,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, islice, pairwise, repeat
-from operator import add, getitem, mul, sub
+from operator import add, sub
 from typing import Any
 
 import attrs
@@ -84,13 +84,13 @@ class CompactSegments:
         return tuple(source.path for source in self.sources)
 
     def run(self, attempt: Attempt) -> RewriteResult:
-        """Copy, check and sync; as `RewriteTask.run`.
+        """Copy, check and sync; as `RewriteTask.run`. An error removes the new file, and leaves the sources untouched.
 
         Raises:
-            CorruptData: a live entry is damaged; the new file is removed, the sources are untouched.
-            LiveIndexMissing: a live index is not in its segment; likewise.
-            StorageError: the disk refused; likewise.
-            BudgetSpent: the budget is spent; likewise.
+            CorruptData: a live entry is damaged.
+            LiveIndexMissing: a live index is not in its segment.
+            StorageError: the disk refused.
+            BudgetSpent: the budget is spent.
         """
         began = attempt.clock.monotonic()
         path = f"{self.private}{self.name}.{attempt.id}"
@@ -121,7 +121,7 @@ class CompactSegments:
             end += out.write_at(end, [piece])
             bytes_read += got
             attempt.observer.event("progress", work=work, done=end - header.data_start, total=total, unit="bytes")
-        records = copier.moved(parts, header.data_start)
+        records = joined_records(parts, header.data_start)
         seal = native.Seal(count, end, crc32(records, 0), sealed=True)
         # The file is durable as a whole or not used, so that both seals may be equal.
         out.write_at(0, [native.encode_start(header, seal, attrs.evolve(seal, sequence=1)), records])
@@ -135,8 +135,8 @@ class Part:
     Attributes:
         path: the source.
         descriptor: the source, open.
-        records: the index records of the entries, with the source's offsets.
-        columns: the index records, column by column.
+        columns: their index records, with the source's offsets.
+        size: the size of every payload; 0 if they differ.
         places: offset of each payload in the joined payloads, and the end of the last payload.
         rows: with NumPy and payloads of equal size at multiples of it, their row numbers from the first payload on;
             else `None`.
@@ -144,18 +144,13 @@ class Part:
 
     path: str
     descriptor: int
-    records: bytes | memoryview
     columns: SegmentIndex
+    size: int
     places: Sequence[int]
     rows: Any
 
     def __len__(self) -> int:
         return len(self.columns)
-
-    @property
-    def size(self) -> int:
-        """The size of every payload; 0 if they differ."""
-        return self.places.step if isinstance(self.places, range) else 0
 
     def end_of(self, place: int) -> int:
         """The end of a payload in the file."""
@@ -207,27 +202,22 @@ class Copier:
         except OSError as error:
             raise StorageError.from_os(error, "open", path) from error
         here = live.between(ref.first, ref.last)
-        records = self._picked(region, here) if here and region else b""
-        if len(records) < native.RECORD_BYTES * len(here):
+        columns = native.decode_records(self._records_of(region, here) if here and region else b"")
+        if len(columns) < len(here):
             # Raises, with the missing indexes.
             live_positions(native.decode_records(region), live, ref)
-        return self._part(path, descriptor, native.decode_records(records), records)
+        return self._part(path, descriptor, columns)
 
     def check(self, reader: SegmentReader) -> None:
-        """Read a whole segment, and check each payload.
-
-        Raises:
-            CorruptData: a payload is damaged.
-            StorageError: the segment cannot be read.
-        """
+        """Read a whole segment, and check each payload. Raises as `pieces`."""
         for _ in self.pieces(self._part(reader.path, reader.fileno(), reader.index)):
             pass
 
-    def _part(self, path: str, descriptor: int, columns: SegmentIndex, records: bytes | memoryview = b"") -> Part:
+    def _part(self, path: str, descriptor: int, columns: SegmentIndex) -> Part:
         lengths = columns.lengths
         size = lengths[0] if lengths and _is_uniform(lengths) else 0
         places = range(0, size * (len(lengths) + 1), size) if size else list(accumulate(lengths, initial=0))
-        return Part(path=path, descriptor=descriptor, records=records, columns=columns, places=places,
+        return Part(path=path, descriptor=descriptor, columns=columns, size=size, places=places,
                     rows=self._rows_of(columns.offsets, size))
 
     def pieces(self, part: Part) -> Iterator[tuple[memoryview, int]]:
@@ -256,41 +246,25 @@ class Copier:
             yield self._out[:places[stop] - places[first]], got
             first = stop
 
-    def moved(self, parts: Sequence[Part], data_start: int) -> memoryview:
-        """The index records of all parts' entries, for payloads that are joined from `data_start` on."""
-        np, records = self._np, bytearray().join(part.records for part in parts)
-        if np is None:
-            offsets = accumulate(chain.from_iterable(part.columns.lengths for part in parts), initial=data_start)
-            return native.moved(records, islice(offsets, sum(map(len, parts))))
-        rows = np.frombuffer(records, "<u8").reshape(-1, _RECORD_WORDS)
-        lengths = rows.view("<u4")[:, 4]
-        rows[:, 3] = np.cumsum(lengths, dtype=np.uint64) - lengths + np.uint64(data_start)
-        return memoryview(records)
-
-    def _picked(self, region: bytes, here: IndexSet) -> bytes | memoryview:
+    def _records_of(self, region: bytes, here: IndexSet) -> bytes | memoryview:
         """The index records of `here`, from ascending records."""
-        np = self._np
-        if np is not None:
-            # NumPy takes rows of words five times as fast as records.
-            rows = np.frombuffer(region, "<u8").reshape(-1, _RECORD_WORDS)
-            firsts, lasts = (np.frombuffer(column, np.uint64) for column in here.columns)
-            begin, end = rows[:, 0].searchsorted(firsts), rows[:, 0].searchsorted(lasts, "right")
-            bounds = np.bincount(begin, minlength=len(rows) + 1) - np.bincount(end, minlength=len(rows) + 1)
-            picked = rows.take(np.flatnonzero(np.cumsum(bounds) > 0), axis=0)
-            return memoryview(picked.view(np.uint8).reshape(-1).data)
-        indexes = native.indexes_of(region)
-        firsts, lasts = (column.tolist() for column in here.columns)
-        starts: Iterator[int]
-        stops: Iterator[int]
-        if indexes[0] <= here.first and here.last <= indexes[-1] == indexes[0] + len(indexes) - 1:
-            # Of a dense segment; to bisect costs a fifth of a copy at random.
-            starts, stops = map(sub, firsts, repeat(indexes[0])), map(sub, lasts, repeat(indexes[0] - 1))
-        else:
-            starts = map(bisect_left, repeat(indexes), firsts)
-            stops = map(bisect_right, repeat(indexes), lasts)
-        width = repeat(native.RECORD_BYTES)
-        cuts = map(slice, map(mul, starts, width), map(mul, stops, width))
-        return b"".join(map(getitem, repeat(region), cuts))  # type: ignore[arg-type]
+        np, (firsts, lasts) = self._np, here.columns
+        if np is None:
+            indexes = native.indexes_of(region)
+            if indexes[0] <= here.first and here.last <= indexes[-1] == indexes[0] + len(indexes) - 1:
+                # Of a dense segment; to bisect costs a fifth of a copy at random.
+                starts, stops = map(sub, firsts, repeat(indexes[0])), map(sub, lasts, repeat(indexes[0] - 1))
+            else:
+                starts, stops = map(bisect_left, repeat(indexes), firsts), map(bisect_right, repeat(indexes), lasts)
+            return b"".join(region[native.RECORD_BYTES * start:native.RECORD_BYTES * stop]
+                            for start, stop in zip(starts, stops, strict=True))
+        # NumPy takes rows of words five times as fast as records.
+        rows = np.frombuffer(region, "<u8").reshape(-1, _RECORD_WORDS)
+        begin = rows[:, 0].searchsorted(np.frombuffer(firsts, np.uint64))
+        end = rows[:, 0].searchsorted(np.frombuffer(lasts, np.uint64), "right")
+        bounds = np.bincount(begin, minlength=len(rows) + 1) - np.bincount(end, minlength=len(rows) + 1)
+        taken = rows.take(np.flatnonzero(np.cumsum(bounds) > 0), axis=0)
+        return memoryview(taken.view(np.uint8).reshape(-1).data)
 
     def _room(self, size: int, places: Sequence[int]) -> list[memoryview]:
         """A view of the buffer for each payload."""
@@ -361,6 +335,15 @@ class Copier:
             cuts = map(slice, starts, map(add, starts, part.columns.lengths[first:stop]))
             target[:] = b"".join(map(self._read.__getitem__, cuts))
         return got
+
+
+def joined_records(parts: Sequence[Part], data_start: int) -> bytes:
+    """The index records of all parts' entries, for payloads that are joined from `data_start` on."""
+    joined = native.decode_records(b"")
+    for part in parts:
+        joined.extend(part.columns)
+    joined.offsets = array("Q", accumulate(islice(joined.lengths, len(joined) - 1), initial=data_start))
+    return native.encode_records(joined)
 
 
 def _numpy() -> Any:

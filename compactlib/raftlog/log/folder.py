@@ -45,6 +45,13 @@ def wal_of(folder: StrPath) -> str | None:
     return wal if any(wal_number(name) is not None for _ in range(2) for name in list_folder(wal)) else None
 
 
+def require_no_store(folder: StrPath) -> None:
+    """Raise `Unsupported` for the folder of a log of a store: only the store, which its own lock guards, writes it."""
+    if wal_of(folder) is not None:
+        raise Unsupported(f"{os.fspath(folder)} is the folder of a log of a store, whose newest entries are in the "
+                          f"store's write-ahead log; open the store (RaftLogStore), or read it with a LogReader")
+
+
 def require_log(folder: StrPath, *, may_create: bool) -> bool:
     """Whether there is a log in `folder`; if not, raise `NotALog` unless a log may be created there.
 
@@ -56,34 +63,34 @@ def require_log(folder: StrPath, *, may_create: bool) -> bool:
     if look_at(path) is None:
         if may_create:
             return False
-        raise NotALog(f"{path} does not exist; check the path, or create a log with SegmentLog and create=True",
-                      path=path)
+        raise NotALog(f"{path} does not exist; check the path, or create a log with SegmentLog and create=True")
     try:
         names = list_folder(path)
     except StorageError as error:
         if error.errno not in (errno.ENOTDIR, errno.ENOENT):
             raise
-        raise NotALog(f"{path} is not a folder; a log is a folder of segment files", path=path) from None
+        raise NotALog(f"{path} is not a folder; a log is a folder of segment files") from None
     if any(_belongs_to_log(name) for name in names):
         return True
     strangers = [name for name in names if name not in _OF_THE_SYSTEM and not name.startswith(".")]
     if strangers or not may_create:
         found = f"{len(names)} other files, such as {strangers[0]!r}" if strangers else "nothing"
         raise NotALog(f"{path} is not a log: expected segment files such as {segment_name(1)!r}, found {found}; "
-                      f"check the path, or create a log in an empty folder", path=path)
+                      f"check the path, or create a log in an empty folder")
     return False
 
 
-def require_links(folder: StrPath) -> None:
+def require_links(folder: StrPath, file: str) -> None:
     """Raise `Unsupported` unless the file system of a new log has hard and symbolic links, which compactions need.
 
-    Not through `Files`: the link means nothing after a crash, and opening removes it as a leftover.
+    Tries links to `file`, which is there. Not through `Files`: the links mean nothing after a crash, and opening
+    removes them as leftovers.
     """
     link = os.path.join(folder, segment_name(1) + LINK_SUFFIX)
     try:
-        os.link(os.path.join(folder, LOCK_NAME), link)  # noqa: TID251
+        os.link(file, link)  # noqa: TID251
         os.unlink(link)  # noqa: TID251
-        os.symlink(LOCK_NAME, link)  # noqa: TID251
+        os.symlink(file, link)  # noqa: TID251
         os.unlink(link)  # noqa: TID251
     except OSError as error:
         # A full disk, for example, does not matter here.

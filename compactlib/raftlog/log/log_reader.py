@@ -31,7 +31,7 @@ from compactlib.raftlog.snapshot_meta import (
     snapshot_version,
 )
 from compactlib.raftlog.snapshots import is_half_installed
-from compactlib.raftlog.values import MAX_INDEX, SegmentLimits
+from compactlib.raftlog.values import SegmentLimits
 from compactlib.raftlog.wal.frames import Frame, read_frames, wal_files
 from compactlib.report import VerifyReport
 
@@ -51,6 +51,9 @@ class LogReader(LogReading):
     Args:
         folder: the log's folder.
         max_open_segments: files kept open.
+
+    Attributes:
+        limits: of the log's newest segment; they count for plans.
 
     Raises:
         NotALog: there is no log.
@@ -111,7 +114,7 @@ class LogReader(LogReading):
             self._open_files.closed(self._segments, list(self._segments.readers))
             self._segments, self._memtable, self._snapshot_version = segments, memtable, version
             newest = contents.newest
-            self._limits = SegmentLimits() if newest is None else newest.loaded.header.limits
+            self.limits: SegmentLimits = SegmentLimits() if newest is None else newest.loaded.header.limits
 
     @property
     def _is_contiguous(self) -> bool:
@@ -128,11 +131,6 @@ class LogReader(LogReading):
         return None if self._wal is None else wal_files(self._wal)
 
     @property
-    def limits(self) -> SegmentLimits:
-        """The limits of the log's newest segment, which count for plans."""
-        return self._limits
-
-    @property
     def unflushed(self) -> IndexSet:
         """Indexes of the entries that are only in the store's WAL, and in no segment."""
         return (self._segments.row or NO_SNAPSHOT).needed(super().unflushed)
@@ -143,7 +141,7 @@ class LogReader(LogReading):
         if row is not None and memtable is not None:
             # Without live entries that are only in the WAL.
             row = SnapshotMeta(row.index, row.term, row.live.at_most(memtable.table.base - 1))
-        return self._view_of(self._segments.known() if self.refs else (), row, self._limits, budget)
+        return self._view_of(self._segments.known() if self.refs else (), row, self.limits, budget)
 
     def _planned(self, view: LogView, policy: LogPolicy | None) -> LogPlan:
         return plan_for(view, SeedPolicy() if policy is None else policy, SystemClock().now(),
@@ -179,10 +177,8 @@ def verify_log(folder: StrPath) -> VerifyReport:
 
 def _replayed(frames: Sequence[Frame], segments: Segments, row: SnapshotMeta) -> Memtable | None:
     """The memtable after a replay of `frames` over `segments`; `None` if it is empty."""
-    memtable = Memtable(segments.last_index, max_entries=MAX_INDEX)
-    for frame in frames:
-        replay(frame, memtable, row, segments.matching)
-    memtable.require_links()
+    memtable = Memtable(segments.last_index)
+    replay(frames, memtable, row, segments.matching)
     return None if memtable.table.is_unused else memtable
 
 

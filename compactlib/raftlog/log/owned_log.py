@@ -66,7 +66,7 @@ from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.folder import require_links, require_log
 from compactlib.raftlog.log.reading import LogReading
 from compactlib.raftlog.memtable import Memtable
-from compactlib.raftlog.names import LOGS_FOLDER, REWRITE_PREFIX, segment_name
+from compactlib.raftlog.names import LOCK_NAME, LOGS_FOLDER, REWRITE_PREFIX, segment_name
 from compactlib.raftlog.options import LogOptions
 from compactlib.raftlog.segment.listing import between, file_bytes, read_folder
 from compactlib.raftlog.segment.segments import Lease, OpenFiles, Segments
@@ -122,19 +122,23 @@ class OwnedLog(LogReading):
         create: whether a missing log is created.
         memtable: entries that are in no segment yet.
         open_files: bounds the files that are open for reading; default only this log's.
+
+    Attributes:
+        policy: chooses the victims when the trigger is due.
+        recovery: the compactions that opening has finished or undone, and the leftovers that it has removed.
     """
 
     def __init__(self, folder: str, options: LogOptions, *, create: bool = True, memtable: Memtable | None = None,
                  open_files: OpenFiles | None = None) -> None:
         self._folder = folder
         self._options = options
+        self.policy: LogPolicy = options.policy
+        self._is_of_store = memtable is not None
         self._open_files = OpenFiles(options.max_open_segments) if open_files is None else open_files
         self._files = options.files
         self._clock = options.clock
         self._observer = Observers(options.observer)
         self._cadence = MajorCadence(options.trigger, options.clock)
-        # By merged segment, the epoch of the list without it: older leases may use its link.
-        self._linked: dict[int, int] = {}
         guard = Guard(f"the log in {folder}")
         if not require_log(folder, may_create=create):
             # Another process may have made it a moment ago; the folder's lock decides who owns the log.
@@ -146,8 +150,8 @@ class OwnedLog(LogReading):
             self._listed: dict[int, SegmentRef] = {ref.number: ref for ref in self._own.refs}
         with contextlib.ExitStack() as unfinished:
             unfinished.callback(guard.release)
-            if self._recovery:
-                self._observer.event("raftlog_recovered", **attrs.asdict(self._recovery))
+            if self.recovery:
+                self._observer.event("raftlog_recovered", **attrs.asdict(self.recovery))
             if self.torn_entries:
                 self._observer.event("raftlog_torn_tail_cut", records=self.torn_entries,
                                      segment=self._own.newest_number)
@@ -158,16 +162,21 @@ class OwnedLog(LogReading):
         return read_snapshot_meta(self._folder)
 
     def _opened(self, folder: str, guard: Guard) -> Segments:
-        guard.lock_folder(folder, meanwhile="read it with a LogReader")
+        locked = folder
+        if self._is_of_store:
+            # The store's lock keeps other owners out of its logs too (`require_no_store`), which so need no handles.
+            locked = os.path.dirname(os.path.dirname(folder))
+        else:
+            guard.lock_folder(folder, meanwhile="read it with a LogReader")
         # A new folder's name; and an earlier owner may have been killed before it synced names.
         sync_names(self._files, folder)
         row = self._found_row()
-        self._recovery = recover_folder(self._files, folder)
+        self.recovery: LogRecoveryReport = recover_folder(self._files, folder)
         found = read_folder(folder, row)
         if row is None and not found.known:
-            require_links(folder)
+            require_links(folder, os.path.join(locked, LOCK_NAME))
         segments = Segments(folder, guard, found.known, row, open_files=self._open_files)
-        segments.begin_writing(self._files, self._options.limits, found)
+        segments.begin_writing(self._files, self._options.limits, found, rests=self._is_of_store)
         removed, _ = segments.remove_dropped()
         if removed:
             # Durable before the newest segment has entries: an empty segment below it may be unsealed.
@@ -176,19 +185,9 @@ class OwnedLog(LogReading):
         return segments
 
     @property
-    def recovery(self) -> LogRecoveryReport:
-        """The compactions that opening the log has finished or undone, and the leftovers that it has removed."""
-        return self._recovery
-
-    @property
     def torn_entries(self) -> int:
         """Count of entries that opening the log has cut off at its end; none of them was acknowledged by a `sync`."""
         return self._own.torn_entries
-
-    @property
-    def policy(self) -> LogPolicy:
-        """The log's own policy, for compactions when the trigger is due."""
-        return self._options.policy
 
     @property
     def is_compacting(self) -> bool:
@@ -230,11 +229,9 @@ class OwnedLog(LogReading):
             before = snapshot_version(self._folder)
             try:
                 write_snapshot_meta(self._files, self._folder, row)
-            except StorageError as error:
+            except StorageError:
                 if snapshot_version(self._folder) == before:
                     self._guard.undone()
-                else:
-                    self._guard.fail(error)
                 raise
             self._guard.done()
 
@@ -257,6 +254,11 @@ class OwnedLog(LogReading):
     # -- reading
 
     def lease(self) -> Lease:
+        """Keep compactions from removing the file of any current segment until the lease is released.
+
+        The old names of merged segments are links, which `keep_links_seconds` keeps. Truncations do not wait for
+        leases: their entries were never committed.
+        """
         return self._segments.lease(self._options.clock.now())
 
     # -- sense and plan
@@ -288,7 +290,7 @@ class OwnedLog(LogReading):
         now, room = self._clock.now(), self._files.available_bytes(self._folder)
         if policy is not None:
             return plan_for(view, policy, now, bytes_available=room)
-        return self._cadence.plan(view, self._options.policy, now, bytes_available=room)
+        return self._cadence.plan(view, self.policy, now, bytes_available=room)
 
     # -- the five steps
 
@@ -297,15 +299,8 @@ class OwnedLog(LogReading):
                 fence: CommitFence | None = None) -> LogCompactionReport:
         """Compact the log: drop and rewrite what the last snapshot left dead. Appends and reads are not blocked.
 
-        An interrupted compaction is finished first.
-
-        Args:
-            plan: the plan of this log; default `plan(policy)`.
-            policy: chooses the victims, instead of the log's own rule. Not together with a plan.
-            executor: runs the copying; default this thread.
-            budget: the budget of the copying.
-            observer: receives events, as the log's own observer does.
-            fence: entered around the drops, and around each group's commit.
+        An interrupted compaction is finished first. Arguments as of `compactlib.contract.Compaction`; the fence is
+        entered around the drops, and around each group's commit.
 
         Returns:
             The report. It is empty (`is_empty`) if there was nothing to do, or no room for the rewrites; partial
@@ -471,7 +466,7 @@ class OwnedLog(LogReading):
                         if not is_committed(self._folder, members):
                             self._guard.undone()
                         raise
-                    epoch = self._own.replace(members, merged)
+                    self._own.replace(members, merged)
                     self._guard.done()
             except (StorageError, Busy) as error:
                 work.failed.append(GroupFailed(members, error))
@@ -480,10 +475,8 @@ class OwnedLog(LogReading):
                 return
             work.placed.append(members)
             work.done.append(GroupStats(
-                members=members, entries_before=sum(stats.entries for stats in group.members),
-                entries_after=file.entries, bytes_read=result.bytes_read, bytes_written=file.size_bytes,
-                bytes_freed=sizes - file.size_bytes, seconds=result.seconds))
-            self._linked.update(dict.fromkeys(members[1:], epoch))
+                members=members, bytes_read=result.bytes_read, bytes_written=file.size_bytes,
+                bytes_freed=sizes - file.size_bytes))
             try:
                 link_members(self._files, self._folder, members)
                 if fence is not None:
@@ -506,19 +499,13 @@ class OwnedLog(LogReading):
     def reclaim(self, *, budget: Budget | None = None) -> LogReclaimReport:
         """Remove files for which leases or `keep_links_seconds` have ended, and leftovers of an interrupted compaction.
 
-        Every compaction does this too.
-
-        Args:
-            budget: checked at the start.
-
-        Returns:
-            The report; if it is empty, `why` names the gate.
+        Every compaction does this too. The budget is checked at the start. If the report is empty, its `why` names the
+        gate.
 
         Raises:
             Busy: a compaction or a reclaim runs, or the budget is spent.
             StorageError: the disk refused; the next call retries.
             TaskFailed: `on_changes` raised; no file was removed.
-            Closed: the log was closed.
         """
         self._require_open()
         run = Run(self._guard, budget)
@@ -544,10 +531,7 @@ class OwnedLog(LogReading):
         self._notify_changes()
         removed, freed = self._own.remove_dropped()
         purged = purge_links(self._files, self._folder, now=self._clock.now(),
-                             keep_seconds=self._options.keep_links_seconds,
-                             is_leased=lambda number: self._own.is_leased(self._linked.get(number, 0)))
-        for number in purged:
-            self._linked.pop(number, None)
+                             keep_seconds=self._options.keep_links_seconds)
         return LogReclaimReport(segments=removed, links=purged, leftovers=(), bytes_freed=freed,
                                 waiting=len(self._own.dropped))
 
@@ -585,8 +569,8 @@ class OwnedLog(LogReading):
             raise InvalidInput("a plan and a policy were given; a plan says already what its policy chose")
         folder = plan.view.folder
         if not folder or os.path.realpath(folder) != os.path.realpath(self._folder):
-            other = f"the log in {folder}" if folder else "no log, but of a view made by hand"
-            raise InvalidInput(f"the plan is of {other}, and this log is in {self._folder}; plan with this log")
+            raise InvalidInput(f"the plan is of a view of {folder or 'no log'}, and this log is in {self._folder}; "
+                               f"plan with this log")
 
     def _notify_numbers(self, observer: Observers, outcome: tuple[str, str], report: LogCompactionReport | None,
                         seconds: float) -> None:

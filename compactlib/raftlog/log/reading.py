@@ -30,8 +30,8 @@ from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.folder import Examination, examine_segments, examine_wal, wal_of
 from compactlib.raftlog.memtable import Memtable, Slab
 from compactlib.raftlog.segment.format import kept_positions, picked
-from compactlib.raftlog.segment.listing import KnownSegment, file_bytes, next_ref
-from compactlib.raftlog.segment.segments import Lease, Segments
+from compactlib.raftlog.segment.listing import file_bytes, next_ref
+from compactlib.raftlog.segment.segments import Segments
 from compactlib.raftlog.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
 from compactlib.raftlog.values import (
     MAX_INDEX,
@@ -205,8 +205,8 @@ class LogReading(Closing):
                 place = stop
 
     def _answers_of(self, number: int | None, indexes: Sequence[int]) -> Iterator[Answer]:
-        row = self._segments.row
-        alive = [index for index in indexes if row is None or not row.is_dead(index)]
+        row = self.state
+        alive = [index for index in indexes if not row.is_dead(index)]
         found: Iterator[Answer] = iter(())
         positions: dict[int, int] = {}
         if number is not None and alive:
@@ -216,11 +216,8 @@ class LogReading(Closing):
                 positions = {index: place for index in alive if (place := reader.index.find(index)) >= 0}
                 found = reader.answers_at(list(positions.values()))
         for index in indexes:
-            if row is not None and row.is_dead(index):
-                yield DeadEntry(index, row.index)
-                continue
             answer = next(found) if index in positions else None
-            # A gap; or an entry that has died, perhaps by a snapshot that this reader has not read yet.
+            # Dead, or in memory, or in a gap; or it has died by a snapshot that this reader has not read yet.
             yield self._read_again(index) if answer is None or isinstance(answer, DamagedEntry) else answer
 
     def _read_again(self, index: int) -> Answer:
@@ -281,7 +278,7 @@ class LogReading(Closing):
                 first = part.last + 1
         for slab in slabs:
             for entry in slab.entries(first, last):
-                if self._segments.row is None or not self._segments.row.is_dead(entry.index):
+                if not self.state.is_dead(entry.index):
                     yield entry
 
     def _end_of_segments(self) -> int:
@@ -297,30 +294,16 @@ class LogReading(Closing):
         except CorruptData:
             return False
 
-    def lease(self) -> Lease:
-        """Keep this process's compactions from removing any current file until the lease is released.
-
-        Truncations do not wait for leases: their entries were never committed.
-        """
-        return self._segments.lease()
-
     # -- statistics
 
     @abstractmethod
     def view(self, *, budget: Budget | None = None) -> LogView:
         """The current view for policies. A segment whose index cannot be read is listed as damaged.
 
-        The owner's pinned entries count as live.
-
-        Args:
-            budget: checked before each segment whose index has to be read.
-
-        Raises:
-            BudgetSpent: the budget is spent.
-            Closed: the log was closed.
+        The owner's pinned entries count as live. The budget is checked before each segment whose index has to be read.
         """
 
-    def _view_of(self, known: Sequence[KnownSegment], state: SnapshotMeta | None, limits: SegmentLimits,
+    def _view_of(self, known: Sequence[SegmentStats], state: SnapshotMeta | None, limits: SegmentLimits,
                  budget: Budget | None) -> LogView:
         """The view of the segments `known`, which the caller has read before `state`.
 
@@ -338,7 +321,7 @@ class LogReading(Closing):
                 try:
                     entries, live_bytes = self._live_part(each, state or NO_SNAPSHOT, size)
                 except CompactlibError as error:
-                    if isinstance(error, NotFound) and self._segments.known_of(number) is None:
+                    if isinstance(error, NotFound) and number not in {ref.number for ref in self._segments.refs}:
                         continue
                     damaged.append(GroupFailed((number,), error))
                     entries, live_bytes = each.entries, each.data_bytes
@@ -350,7 +333,7 @@ class LogReading(Closing):
         return LogView(segments=tuple(gathered), limits=limits, folder=self._folder, damaged=tuple(damaged),
                        snapshot_index=None if state is None else state.index)
 
-    def _live_part(self, known: KnownSegment, state: SnapshotMeta, size: int) -> tuple[int, int]:
+    def _live_part(self, known: SegmentStats, state: SnapshotMeta, size: int) -> tuple[int, int]:
         """Count the live entries of a segment, and their payload bytes."""
         ref = known.ref
         # The entries above `covered` are live.
@@ -395,15 +378,8 @@ class LogReading(Closing):
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
         """Read every entry, also in a store's WAL, and list what is damaged or missing.
 
-        A live index without an entry is missing. Compactions may run at the same time.
-
-        Args:
-            budget: checked before each segment.
-
-        Raises:
-            BudgetSpent: the budget is spent.
-            StorageError: a file cannot be read.
-            Closed: the log was closed.
+        A live index without an entry is missing. Compactions may run at the same time. The budget is checked before
+        each segment.
         """
         self._require_open()
         seen = Examination()
@@ -417,10 +393,9 @@ class LogReading(Closing):
         """As `verify`, without the WAL; for callers that verify many logs of a store."""
         with self._segments.lease():
             examine_segments(self._folder, seen, budget=budget)
-            row = self._segments.row
-            lost = IndexSet() if row is None else row.live - self.unflushed
+            lost = self.state.live - self.unflushed
             # A damaged segment is listed already.
-            lost -= self._segments.held(lost.at_most(self._end_of_segments()), counted=(CorruptData, Unsupported))
+            lost -= self._segments.held(lost, counted=(CorruptData, Unsupported))
         for index in lost:
             try:
                 # It may have died, or moved to another segment.
@@ -438,7 +413,7 @@ class LogReading(Closing):
 
     def _hole(self) -> int | None:
         """The first missing index above the snapshot, by the ranges of the segments; `None` without a hole."""
-        held = self.unflushed.union(*(IndexSet.range(each.ref.first, each.ref.last) for each in self._segments.known()))
+        held = self.unflushed.union(*(IndexSet.range(ref.first, ref.last) for ref in self._segments.refs))
         above = held.at_least(self.state.index + 1)
         if not above:
             return None

@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from operator import index as whole
+from typing import TYPE_CHECKING, TypeAlias
 
 from compactlib._arguments import own_bytes
-from compactlib.errors import InvalidInput, Unsupported
+from compactlib.errors import InvalidInput
 from compactlib.files.disk import StrPath, local_path
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.log.folder import wal_of
+from compactlib.raftlog.log.folder import require_no_store
 from compactlib.raftlog.log.owned_log import OwnedLog
 from compactlib.raftlog.options import LogOptions
 from compactlib.raftlog.snapshot_meta import SnapshotMeta, live_set
@@ -22,8 +22,8 @@ from compactlib.raftlog.values import MAX_INDEX, MAX_PAYLOAD_BYTES, Entry
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-_FEW = 10
-"""Fewer entries are appended one after the other, which costs less."""
+_Run: TypeAlias = tuple[int, int, Sequence[bytes]]
+"""First index, term and payloads of entries with consecutive indexes."""
 
 
 class SegmentLog(OwnedLog):
@@ -51,9 +51,7 @@ class SegmentLog(OwnedLog):
 
     def __init__(self, folder: StrPath, options: LogOptions | None = None, *, create: bool = True) -> None:
         path = local_path(folder)
-        if wal_of(path) is not None:
-            raise Unsupported(f"{os.fspath(folder)} is the folder of a log of a store, whose newest entries are in the "
-                              f"store's write-ahead log; open the store (RaftLogStore), or read it with a LogReader")
+        require_no_store(path)
         super().__init__(path, LogOptions() if options is None else options, create=create)
 
     # -- writing
@@ -75,39 +73,33 @@ class SegmentLog(OwnedLog):
             Closed: the log was closed, or closed itself.
         """
         if type(entries) is list and len(entries) == 1:
-            index, term, payload = _checked(*entries[0])
+            # Half the time of a run.
+            index, term, payload = whole(entries[0][0]), whole(entries[0][1]), own_bytes(entries[0][2])
+            _require_storable(index, term, 1, len(payload))
             with self._guard.lock:
-                row = self._own.row
-                if row is not None and index <= row.index:
-                    raise _covered(index, row)
+                self._require_above_snapshot(index)
                 self._own.append(index, term, payload)
             return index
-        run = _run_of(entries)
-        if run is not None:
-            with self._guard.lock:
-                self._require_above_snapshot(run[0])
-                self._own.append_run(*run)
-            return self.last_index
-        checked = [_checked(*row) for row in entries]
-        with self._guard.lock:
-            self._guard.require_open()
-            for index, _, _ in checked:
-                self._require_above_snapshot(index)
-            for each in checked:
-                self._own.append(*each)
+        self._append_runs(_runs_of(entries))
         return self.last_index
 
     def append_run(self, first: int, term: int, payloads: Sequence[Buffer]) -> None:
         """Append entries of consecutive indexes and one term; a few calls for any number. Raises as `append`."""
-        checked = [_checked(first + place, term, payload)[2] for place, payload in enumerate(payloads)]
+        self._append_runs([_checked(first, term, payloads)])
+
+    def _append_runs(self, runs: Sequence[_Run]) -> None:
         with self._guard.lock:
-            self._require_above_snapshot(first)
-            self._own.append_run(first, term, checked)
+            self._guard.require_open()
+            for first, _, _ in runs:
+                self._require_above_snapshot(first)
+            for run in runs:
+                self._own.append_run(*run)
 
     def _require_above_snapshot(self, index: int) -> None:
         row = self._own.row
         if row is not None and index <= row.index:
-            raise _covered(index, row)
+            raise InvalidInput(f"index {index} lies at or below the snapshot {row.index}; what a snapshot covers is "
+                               f"committed and cannot be written again, append from {row.index + 1}")
 
     def sync(self) -> None:
         """Make all appended entries durable: one fsync, none without new entries.
@@ -155,7 +147,7 @@ class SegmentLog(OwnedLog):
             return LogStatus(
                 log_id=os.path.basename(self._folder), first_index=self.first_index,
                 last_index=self.last_index, last_term=segments.last_term,
-                durable_index=segments.durability[0], snapshot_index=row.index, live=len(row.live), memtable_entries=0,
+                durable_index=segments.durable_index, snapshot_index=row.index, live=len(row.live), memtable_entries=0,
                 segments=len(refs), pins=len(segments.pins), is_busy=self.is_compacting)
 
     def audit(self) -> None:
@@ -186,32 +178,26 @@ class SegmentLog(OwnedLog):
             self._guard.release()
 
 
-def _checked(index: int, term: int, payload: Buffer) -> tuple[int, int, bytes]:
-    """A checked entry of the host's."""
-    if type(payload) is not bytes:
-        payload = own_bytes(payload)
-    if not 0 <= index <= MAX_INDEX or not 0 <= term <= MAX_INDEX or len(payload) > MAX_PAYLOAD_BYTES:
-        raise InvalidInput(f"entry {index} in term {term} with {len(payload)} bytes: index and term are 0 to "
+def _checked(first: int, term: int, payloads: Sequence[Buffer]) -> _Run:
+    """A run of the host's entries, of consecutive indexes and one term, with bytes of its own."""
+    first, term, owned = whole(first), whole(term), list(map(own_bytes, payloads))
+    _require_storable(first, term, len(owned), max(map(len, owned), default=0))
+    return first, term, owned
+
+
+def _require_storable(first: int, term: int, count: int, longest: int) -> None:
+    if not 0 <= first <= MAX_INDEX + 1 - count or not 0 <= term <= MAX_INDEX or longest > MAX_PAYLOAD_BYTES:
+        raise InvalidInput(f"entry {first} in term {term} with {longest} bytes: index and term are 0 to "
                            f"{MAX_INDEX}, a payload at most {MAX_PAYLOAD_BYTES} bytes")
-    return operator.index(index), operator.index(term), payload
 
 
-def _covered(index: int, row: SnapshotMeta) -> InvalidInput:
-    return InvalidInput(f"index {index} lies at or below the snapshot {row.index}; what a snapshot covers is committed "
-                        f"and cannot be written again, append from {row.index + 1}")
-
-
-def _run_of(entries: object) -> tuple[int, int, Sequence[bytes]] | None:
-    """First index, term and payloads of many entries with consecutive indexes, one term and `bytes`; else `None`."""
-    if not isinstance(entries, list | tuple) or len(entries) < _FEW:
-        return None
-    try:
-        indexes, terms, payloads = zip(*entries, strict=True)
-    except (TypeError, ValueError):
-        return None
-    if {*map(type, indexes), *map(type, terms)} != {int} or set(map(type, payloads)) != {bytes}:
-        return None
-    first, term, count = indexes[0], terms[0], len(indexes)
-    fits = (0 <= first <= MAX_INDEX - count and 0 <= term <= MAX_INDEX and terms.count(term) == count
-            and indexes == tuple(range(first, first + count)) and max(map(len, payloads)) <= MAX_PAYLOAD_BYTES)
-    return (first, term, payloads) if fits else None
+def _runs_of(entries: Iterable[Entry | tuple[int, int, Buffer]]) -> list[_Run]:
+    """The checked entries as one run, or each as a run of its own."""
+    # A generator may reuse its buffer for the next row.
+    rows = entries if type(entries) is list else [(index, term, own_bytes(payload)) for index, term, payload in entries]
+    if not rows:
+        return []
+    indexes, terms, payloads = zip(*rows, strict=True)
+    if indexes == tuple(range(indexes[0], indexes[0] + len(rows))) and terms.count(terms[0]) == len(rows):
+        return [_checked(indexes[0], terms[0], payloads)]
+    return [_checked(index, term, [payload]) for index, term, payload in rows]

@@ -27,16 +27,16 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import repeat
+from collections.abc import Iterator, Sequence
+from itertools import compress, repeat
 from operator import itemgetter, sub
 
 import attrs
 
-from compactlib.errors import CorruptData, InvalidInput, Unsupported
+from compactlib.errors import CorruptData, Unsupported
 from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import RecordFrame
-from compactlib.indexset import IndexSet, merge_positions
+from compactlib.indexset import IndexSet
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.values import HEAD_BYTES, INDEX_RECORD_BYTES, MAX_ENTRIES, SegmentLimits, SegmentRef
@@ -56,7 +56,7 @@ _ENTRY_HEAD = struct.Struct("<QQI")
 _RECORD = struct.Struct("<QQIIQII")
 _CRC = struct.Struct("<I")
 
-_OPEN, _SEALED, _ASCENDING = 1, 2, 4
+_OPEN, _SEALED, _ALONE = 5, 6, 7
 _WORDS = RECORD_BYTES // 8
 _HALVES = RECORD_BYTES // 4
 
@@ -89,6 +89,8 @@ class Seal:
         index_crc: CRC-32 of the bytes of these records.
         sealed: whether the segment is complete, with exactly these entries.
         sequence: number of the seal in its segment; the highest counts. It determines the seal's place.
+        is_alone: whether a sealed segment may be the newest: a full disk may have no room for the next one. Else the
+            next segment is there, or was lost.
     """
 
     entries: int
@@ -96,6 +98,7 @@ class Seal:
     index_crc: int
     sealed: bool
     sequence: int = 0
+    is_alone: bool = False
 
     @property
     def place(self) -> int:
@@ -202,7 +205,7 @@ class SegmentIndex:
 
 
 def picked(column: array[int], positions: Sequence[int]) -> Sequence[int]:
-    """The values of `column` at `positions`, at C speed."""
+    """The values of a column at these positions, at C speed."""
     if isinstance(positions, range) and positions.step == 1:
         return column[positions.start:positions.stop]
     if len(positions) < 2:
@@ -223,22 +226,21 @@ def live_positions(index: SegmentIndex, live: IndexSet, ref: SegmentRef) -> Sequ
     here = live.between(ref.first, ref.last)
     if not here:
         return range(0)
-    if here.run_count == 1:
-        between = index.positions_between(here.first, here.last)
-        if len(between) == len(here):
-            return between
-    # An index ascends; `merge_positions` would check that it does.
+    between = index.positions_between(here.first, here.last)
+    if here.run_count == 1 and len(between) == len(here):
+        return between
     if len(index) and index.is_dense and index.first <= here.first and here.last <= index.last:
         return list(map(sub, here.members(), repeat(index.first)))
-    try:
-        return merge_positions(index.indexes, here.members())
-    except InvalidInput:
+    is_live = set(here.members()).__contains__
+    positions = list(compress(between, map(is_live, picked(index.indexes, between))))
+    if len(positions) < len(here):
         held = index.index_set()
         missing = here - held
         raise LiveIndexMissing(
             f"segment {ref.number} holds {len(held.between(ref.first, ref.last))} entries from {ref.first} to "
             f"{ref.last}, but not {len(missing)} that are live, the first of them {missing.first}; restore the segment "
-            f"from a copy", missing=len(missing), first=missing.first) from None
+            f"from a copy", missing=len(missing), first=missing.first)
+    return positions
 
 
 def kept_positions(index: SegmentIndex, ref: SegmentRef, state: SnapshotMeta | None) -> Sequence[int]:
@@ -262,7 +264,7 @@ def encode_header(header: Header) -> bytes:
 
 def encode_seal(seal: Seal) -> bytes:
     """The 32 seal bytes."""
-    state = (_SEALED if seal.sealed else _OPEN) | _ASCENDING
+    state = _ALONE if seal.is_alone else _SEALED if seal.sealed else _OPEN
     body = _SEAL.pack(seal.entries, state, seal.data_end, seal.index_crc, seal.sequence)
     return body + _CRC.pack(crc32(body, 0))
 
@@ -292,7 +294,7 @@ def decode_seal(data: bytes) -> Seal | None:
     """
     found = [seal for place in range(HEADER_BYTES, INDEX_START, SEAL_BYTES)
              if (seal := _seal_at(data, place)) is not None]
-    return max(found, key=_sequence, default=None)
+    return max(found, key=lambda seal: seal.sequence, default=None)
 
 
 def _seal_at(data: bytes, place: int) -> Seal | None:
@@ -301,14 +303,10 @@ def _seal_at(data: bytes, place: int) -> Seal | None:
         return None
     entries, state, data_end, index_crc, sequence = _SEAL.unpack_from(body)
     (stored,) = _CRC.unpack_from(body, SEAL_BYTES - 4)
-    if stored != crc32(body[:SEAL_BYTES - 4], 0) or state & ~_ASCENDING not in (_OPEN, _SEALED):
+    if stored != crc32(body[:SEAL_BYTES - 4], 0) or state not in (_OPEN, _SEALED, _ALONE):
         return None
-    seal = Seal(entries, data_end, index_crc, bool(state & _SEALED), sequence)
+    seal = Seal(entries, data_end, index_crc, state != _OPEN, sequence, state == _ALONE)
     return seal if seal.place == place else None
-
-
-def _sequence(seal: Seal) -> int:
-    return seal.sequence
 
 
 def head_crc(index: int, term: int, length: int) -> int:
@@ -351,11 +349,3 @@ def indexes_of(region: bytes) -> array[int]:
     words = array("Q")
     words.frombytes(region)
     return words[::_WORDS]
-
-
-def moved(region: bytes | bytearray, offsets: Iterable[int]) -> memoryview:
-    """Index records with other offsets."""
-    words = array("Q")
-    words.frombytes(region)
-    words[3::_WORDS] = array("Q", offsets)
-    return memoryview(words).cast("B")

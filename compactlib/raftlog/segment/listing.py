@@ -11,44 +11,30 @@ import errno
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 
 import attrs
 
 from compactlib.errors import CorruptData, NotFound, StorageError, Unsupported
 from compactlib.files.disk import StrPath, list_folder, look_at
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.names import segment_name, segment_number
+from compactlib.raftlog.names import HARD_STATE_NAME, segment_name, segment_number
 from compactlib.raftlog.segment.format import SegmentIndex
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.snapshot_meta import SnapshotMeta
-from compactlib.raftlog.values import SegmentRef
+from compactlib.raftlog.values import SegmentRef, SegmentStats
 
 _MAX_LISTINGS = 100
 
 
-@attrs.frozen
-class KnownSegment:
-    """The facts of a segment with entries that are kept in memory.
+def stats_of(number: int, index: SegmentIndex) -> SegmentStats | None:
+    """The statistics of a segment with this index while its live entries are not counted: all count as live.
 
-    Attributes:
-        ref: its number and its range.
-        entries: index records in the file.
-        data_bytes: payload bytes in the file, truncated entries included.
+    `None` if it is empty.
     """
-
-    ref: SegmentRef
-    entries: int
-    data_bytes: int
-
-    @classmethod
-    def of(cls, number: int, index: SegmentIndex) -> KnownSegment | None:
-        """The facts of a segment with this index; `None` if it is empty."""
-        return cls(SegmentRef(number, index.first, index.last), len(index), index.data_bytes) if len(index) else None
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether it has every index of its range."""
-        return self.ref.last - self.ref.first + 1 == self.entries
+    count, size = len(index), index.data_bytes
+    return SegmentStats(ref=SegmentRef(number, index.first, index.last), entries=count, data_bytes=size,
+                        live_entries=count, live_bytes=size) if count else None
 
 
 # -- search in a list
@@ -56,13 +42,11 @@ class KnownSegment:
 
 def next_ref(refs: Sequence[SegmentRef], index: int) -> SegmentRef | None:
     """The oldest segment with an index >= `index`, `None` without any. O(log n)."""
-    place = bisect_right(refs, index, key=_first)
-    if place and refs[place - 1].last >= index:
-        place -= 1
+    place = bisect_left(refs, index, key=attrgetter("last"))
     return refs[place] if place < len(refs) else None
 
 
-def refs_holding(refs: Sequence[SegmentRef], indexes: IndexSet) -> Iterator[tuple[SegmentRef, IndexSet]]:
+def segments_holding(known: Sequence[SegmentStats], indexes: IndexSet) -> Iterator[tuple[SegmentStats, IndexSet]]:
     """The segments whose ranges contain some of `indexes`, oldest first, each with these indexes.
 
     O(log n + log runs) for each, and a copy of `indexes`.
@@ -70,26 +54,20 @@ def refs_holding(refs: Sequence[SegmentRef], indexes: IndexSet) -> Iterator[tupl
     firsts, lasts = indexes.columns
     beyond = 0
     while (run := bisect_left(lasts, beyond)) < len(lasts):
-        ref = next_ref(refs, max(firsts[run], beyond))
-        if ref is None:
+        place = bisect_left(known, max(firsts[run], beyond), key=attrgetter("ref.last"))
+        if place == len(known):
             return
+        ref = known[place].ref
         here = indexes.between(ref.first, ref.last)
         if here:
-            yield ref, here
+            yield known[place], here
         beyond = ref.last + 1
 
 
 def between(refs: Sequence[SegmentRef], numbers: Sequence[int]) -> slice:
     """The place in the list of the segments from the first to the last of `numbers`."""
-    return slice(bisect_left(refs, numbers[0], key=_number), bisect_right(refs, numbers[-1], key=_number))
-
-
-def _first(ref: SegmentRef) -> int:
-    return ref.first
-
-
-def _number(ref: SegmentRef) -> int:
-    return ref.number
+    number = attrgetter("number")
+    return slice(bisect_left(refs, numbers[0], key=number), bisect_right(refs, numbers[-1], key=number))
 
 
 # -- the segments in a folder
@@ -102,30 +80,24 @@ class FolderContents:
     Attributes:
         known: segments with entries, oldest first, with disjoint ranges.
         dropped: numbers of segments whose files can go: empty segments, without the newest; segments whose live
-            entries are all in an older segment; and copies of merged segments (`leader_copied_to`).
+            entries are all in an older segment; and copies of merged segments (`leader_copied_to`). Segment 1 of a log
+            without a snapshot is emptied instead.
         leaders: numbers of these older segments.
         newest: the open reader of the newest segment, which may be empty. `None` if there is no segment.
     """
 
-    known: tuple[KnownSegment, ...]
+    known: tuple[SegmentStats, ...]
     dropped: tuple[int, ...]
     leaders: frozenset[int]
     newest: SegmentReader | None
 
 
 def read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
-    """Open every segment, and read its index.
+    """Open every segment, and read its index; `row` is the snapshot in force. Raises as `open_segment`.
 
-    If a compaction in another process removes a file during that, the folder is listed again.
-
-    Args:
-        folder: the log's.
-        row: the snapshot in force.
-
-    Raises:
-        CorruptData, Unsupported: a segment is damaged or of an unknown version.
-        NotFound: files were removed during each of many attempts.
-        StorageError: a segment cannot be read.
+    If a compaction in another process removes a file during that, the folder is listed again, up to 100 times.
+    A segment that must be there is missed (`CorruptData`): segment 1 of a log without a snapshot, the newest, and any
+    of a log with a snapshot or a vote.
     """
     for _ in range(_MAX_LISTINGS - 1):
         try:
@@ -136,7 +108,7 @@ def read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
 
 
 def _read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
-    known: list[KnownSegment] = []
+    known: list[SegmentStats] = []
     dropped: list[int] = []
     leaders: set[int] = set()
     newest: SegmentReader | None = None
@@ -152,7 +124,7 @@ def _read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
             leaders.add(leader)
             dropped.append(number)
             continue
-        segment = KnownSegment.of(number, reader.index)
+        segment = stats_of(number, reader.index)
         if segment is not None:
             known.append(segment)
         if newest is None:
@@ -161,13 +133,27 @@ def _read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
             dropped.append(number)
         # Behind an unsealed segment there is at most an empty segment, which a truncation has begun.
         may_be_unsealed = may_be_unsealed and segment is None
-    if gone := set(numbers).difference(list_segments(folder)):
+    listed = list_segments(folder)
+    if gone := set(numbers).difference(listed):
         # The folder may have been read partly before and partly after a truncation by its owner.
         raise NotFound(f"segments {sorted(gone)} of {os.fspath(folder)} were removed while the folder was read; read "
                        f"it again")
+    if row is None and numbers and numbers[0] != 1:
+        raise CorruptData(path=os.path.join(folder, segment_name(1)), offset=0, found="no file",
+                          expected=f"segment 1 before segment {numbers[0]}, since the log never had a snapshot")
+    seal = None if newest is None else newest.loaded.seal
+    if seal is not None and seal.sealed and not seal.is_alone:
+        if listed[-1] > numbers[-1]:
+            raise NotFound(f"segment {listed[-1]} of {os.fspath(folder)} was begun while the folder was read; read it "
+                           f"again")
+        raise CorruptData(path=os.path.join(folder, segment_name(numbers[-1] + 1)), offset=0, found="no file",
+                          expected=f"a segment behind segment {numbers[-1]}, which was ended")
+    if not numbers and (row is not None or look_at(os.path.join(folder, HARD_STATE_NAME)) is not None):
+        raise CorruptData(path=os.fspath(folder), offset=0, found="no segment",
+                          expected="at least one segment, since there is a snapshot or a vote")
     # A merged segment reaches from its first member to its last. After a crash, there may be segments within that
     # range: other members, or dropped segments. The merged segment has all of their live entries.
-    kept: list[KnownSegment] = []
+    kept: list[SegmentStats] = []
     for each in reversed(known):
         if not kept or kept[-1].ref.last < each.ref.first:
             kept.append(each)
@@ -222,7 +208,7 @@ def open_segment(folder: StrPath, number: int, *, newest: bool = False) -> Segme
     path = os.path.join(folder, segment_name(number))
     merged = os.path.islink(path)
     try:
-        return SegmentReader(path, tail="cut" if newest else "refuse", number=None if merged else number)
+        return SegmentReader(path, sealed=not newest, number=None if merged else number)
     except (CorruptData, StorageError) as error:
         if not merged and os.path.islink(path):
             # A compaction has replaced it by a link between the two calls.

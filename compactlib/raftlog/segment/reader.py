@@ -12,21 +12,17 @@ import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import compress, count, islice, repeat
-from operator import add, gt, ne, sub
-from typing import Literal
+from operator import add, gt, ne, or_, sub
 
 import attrs
 
-from compactlib.errors import Closed, CorruptData, StorageError, Unsupported
+from compactlib.errors import Closed, CorruptData, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import ReadDescriptor, StrPath, read_exactly, read_into
 from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.format import SegmentIndex, picked
 from compactlib.raftlog.values import MAX_INDEX, DamagedEntry, Entry, entry_of
 
-TailRule = Literal["cut", "refuse"]
-
-_RA_MAGIC = b"RASG"
 MAX_GAP_BYTES = 16 << 10
 MAX_SPAN_BYTES = 1 << 20
 _pread = os.pread
@@ -40,8 +36,11 @@ class SegmentReader(ReadDescriptor):
 
     Args:
         path: the file; or a compaction's symbolic link to the merged segment.
-        tail: the rule for an unsealed segment, see `load_segment`.
+        sealed: whether an unsealed segment is damage, see `load_segment`.
         number: the number that the header must have; `None` if it is not known.
+
+    Attributes:
+        path: as given.
 
     Raises:
         CorruptData: the header or the index is damaged.
@@ -49,19 +48,15 @@ class SegmentReader(ReadDescriptor):
         StorageError: the file cannot be opened.
     """
 
-    def __init__(self, path: StrPath, *, tail: TailRule = "cut", number: int | None = None) -> None:
+    def __init__(self, path: StrPath, *, sealed: bool = False, number: int | None = None) -> None:
         super().__init__()
-        self._path = os.fspath(path)
+        self.path: str = os.fspath(path)
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            self.loaded: LoadedSegment = load_segment(self._descriptor, self.path, sealed=sealed, number=number)
         except OSError as error:
             raise StorageError.from_os(error, "open", path) from error
-        try:
-            loaded = load_segment(self._descriptor, self._path, tail=tail, number=number)
-        except OSError as error:
-            raise self._refused(error) from error
-        self.loaded: LoadedSegment = loaded
-        self._follow(loaded.index)
+        self._follow(self.loaded.index)
 
     @classmethod
     def following(cls, path: StrPath, index: SegmentIndex) -> SegmentReader:
@@ -74,20 +69,15 @@ class SegmentReader(ReadDescriptor):
         self.index: SegmentIndex = index
         self._columns = index.columns
 
-    @property
-    def path(self) -> str:
-        """The path with which it was opened."""
-        return self._path
-
     def fileno(self) -> int:
         """The descriptor; `Closed` if the reader was closed."""
         if self._descriptor < 0:
-            raise Closed(f"the reader of {self._path} is closed; open the segment again")
+            raise Closed(f"the reader of {self.path} is closed; open the segment again")
         return self._descriptor
 
     def _refused(self, error: OSError) -> StorageError:
         self.fileno()
-        return StorageError.from_os(error, "read", self._path)
+        return StorageError.from_os(error, "read", self.path)
 
     def read(self, index: int) -> Entry | None:
         """The entry of `index`, or `None` if the segment lacks it. One `pread`.
@@ -114,7 +104,7 @@ class SegmentReader(ReadDescriptor):
         except OSError as error:
             raise self._refused(error) from error
         if crc32(payload, heads[position]) != crcs[position] or len(payload) != length:
-            payload = read_again(self.fileno(), self._path, self.index, position)
+            payload = self._again(position)
         return entry_of((index, terms[position], payload))
 
     def scan(self, first: int = 0, last: int = MAX_INDEX) -> Iterator[Entry | DamagedEntry]:
@@ -131,18 +121,18 @@ class SegmentReader(ReadDescriptor):
                 yield from entries
                 continue
             for position, entry in zip(part, entries, strict=True):
-                yield DamagedEntry(entry.index, self._damage_at(position)) if position in damaged else entry
+                yield DamagedEntry(entry.index, damaged[position]) if position in damaged else entry
 
     def damaged_entries(self) -> list[CorruptData]:
         """Read every entry, and list those whose checksum fails."""
-        return [self._damage_at(position) for _, _, damaged in self._spans(range(len(self.index)))
-                for position in sorted(damaged)]
+        return [error for _, _, damaged in self._spans(range(len(self.index))) for error in damaged.values()]
 
-    def _spans(self, positions: Sequence[int]) -> Iterator[tuple[Sequence[int], Sequence[memoryview], set[int]]]:
+    def _spans(self, positions: Sequence[int]) -> Iterator[
+            tuple[Sequence[int], Sequence[memoryview], dict[int, CorruptData]]]:
         """Read and check the payloads at ascending positions of the index, physical neighbours together.
 
-        Yields for each span its positions, a view of each payload (valid until the next span), and the damaged
-        positions. A system call reads a span of up to 1 MiB; memory is a span, or the largest entry.
+        Yields for each span its positions, a view of each payload (valid until the next span), and the error of each
+        damaged position. A system call reads a span of up to 1 MiB; memory is a span, or the largest entry.
         """
         offsets, lengths, heads, crcs = (picked(column, positions) for column in self.index.columns[2:])
         ends = list(map(add, offsets, lengths))
@@ -161,24 +151,25 @@ class SegmentReader(ReadDescriptor):
             payloads = list(map(buffer.__getitem__, map(slice, here, there)))
             found, expected = list(map(crc32, payloads, heads[first:stop])), list(crcs[first:stop])
             part = positions[first:stop]
-            damaged: set[int] = set()
-            if found != expected:
-                damaged.update(compress(part, map(ne, found, expected)))
-            if end < ends[stop - 1]:
-                damaged.update(compress(part, map(gt, ends[first:stop], repeat(end))))
+            damaged: dict[int, CorruptData] = {}
+            if found != expected or end < ends[stop - 1]:
+                # The memory behind the end of the file may have another payload.
+                behind = map(gt, ends[first:stop], repeat(end))
+                for place in compress(count(), map(or_, map(ne, found, expected), behind)):
+                    try:
+                        payloads[place] = memoryview(self._again(part[place]))
+                    except CorruptData as error:
+                        damaged[part[place]] = error
             yield part, payloads, damaged
 
-    def _damage_at(self, position: int) -> CorruptData:
-        """The error of a damaged entry, which is read again."""
-        index = self.index
+    def _again(self, position: int) -> bytes:
         try:
-            payload = read_exactly(self.fileno(), index.lengths[position], index.offsets[position])
+            return read_again(self.fileno(), self.path, self.index, position)
         except OSError as error:
             raise self._refused(error) from error
-        return _damage(self._path, index, position, payload)
 
     def __repr__(self) -> str:
-        return f"SegmentReader({self._path!r}, {len(self.index)} entries)"
+        return f"SegmentReader({self.path!r}, {len(self.index)} entries)"
 
 
 def read_spans(starts: Sequence[int], ends: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -200,16 +191,12 @@ def read_again(descriptor: int, path: str, index: SegmentIndex, position: int) -
     """Read a payload again whose checksum failed, since the first read may have been short; raise `CorruptData`."""
     length, crc = index.lengths[position], index.crcs[position]
     payload = read_exactly(descriptor, length, index.offsets[position])
-    if len(payload) == length and crc32(payload, index.heads[position]) == crc:
-        return payload
-    raise _damage(path, index, position, payload)
-
-
-def _damage(path: str, index: SegmentIndex, position: int, payload: bytes) -> CorruptData:
     found = crc32(payload, index.heads[position])
-    return CorruptData(path=path, offset=index.offsets[position], index=index.indexes[position],
-                       found=f"CRC {found:#010x} over {len(payload)} bytes",
-                       expected=f"CRC {index.crcs[position]:#010x} over {index.lengths[position]} bytes")
+    if len(payload) == length and found == crc:
+        return payload
+    raise CorruptData(path=path, offset=index.offsets[position], index=index.indexes[position],
+                      found=f"CRC {found:#010x} over {len(payload)} bytes",
+                      expected=f"CRC {crc:#010x} over {length} bytes")
 
 
 # -- loading
@@ -238,22 +225,18 @@ class LoadedSegment:
     is_torn: bool = False
 
 
-def load_segment(descriptor: int, path: str, *, tail: TailRule = "cut", number: int | None = None) -> LoadedSegment:
-    """Read and check a segment's header and index, without payloads behind the seal's place.
+def load_segment(descriptor: int, path: str, *, sealed: bool = False, number: int | None = None) -> LoadedSegment:
+    """Read and check a segment's header and index, without the payloads that a seal covers.
 
     Args:
         descriptor: the file, open for reading.
         path: its name, for messages.
-        tail: an unsealed file may end in entries that were never acknowledged: `"cut"` leaves out incomplete entries,
-            for the newest segment; `"refuse"` raises `CorruptData` for an unsealed file.
+        sealed: whether an unsealed file is damage; if not, the incomplete entries at its end, which were never
+            acknowledged, are left out.
         number: the number in the file's name, which the header must have.
-
-    Raises:
-        CorruptData: the file is damaged; the message has the place.
-        Unsupported: the format version is unknown, or it is a file of RabbitMQ Ra.
     """
     header, seal = _start_of(descriptor, path, number)
-    if tail == "refuse":
+    if sealed:
         _require_sealed(seal, path)
     size = os.fstat(descriptor).st_size
     if seal is None:
@@ -272,7 +255,7 @@ def load_segment(descriptor: int, path: str, *, tail: TailRule = "cut", number: 
 
 
 def sealed_records(descriptor: int, path: str) -> bytes:
-    """The bytes of the index records of a sealed segment; raises as `load_segment` with `tail="refuse"`."""
+    """The bytes of the index records of a sealed segment; raises as `load_segment` of one that must be sealed."""
     header, seal = _start_of(descriptor, path, None)
     return _durable_region(descriptor, path, header, _require_sealed(seal, path))
 
@@ -286,8 +269,6 @@ def _require_sealed(seal: native.Seal | None, path: str) -> native.Seal:
 
 def _start_of(descriptor: int, path: str, number: int | None) -> tuple[native.Header, native.Seal | None]:
     start = read_exactly(descriptor, native.INDEX_START, 0)
-    if start[:len(_RA_MAGIC)] == _RA_MAGIC:
-        raise Unsupported(f"{path} is a segment of RabbitMQ Ra; copy its log into a new one: import_ra(folder, log)")
     header = native.decode_header(start, path)
     if len(start) < native.INDEX_START:
         raise CorruptData(path=path, offset=len(start), found="the end of the file",

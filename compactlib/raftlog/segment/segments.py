@@ -4,13 +4,15 @@
 The list is an immutable value that a change replaces as a whole, so that a read of an older segment takes no lock. A
 reader in another process that finds a file removed re-reads the folder.
 
-Entries are appended to the active segment, which is sealed when it is full. A number is never used twice, and nothing
-is appended to a file that was sealed once.
+Entries are appended to the active segment, which is sealed when it is full and the next is there: so a log whose newest
+segment is sealed has lost the next (`read_folder`). A number is never used twice, and nothing is appended to a file
+that was sealed once.
 
 **Truncation** leaves no file with truncated entries, in three steps, each durable before the next:
 
 (a) create the next segment, empty. It needs room; if there is none, nothing has changed;
-(b) remove the segments that begin above the cut, newest first, so that a crash leaves a prefix of the log;
+(b) remove the segments that begin above the cut, newest first, so that a crash leaves a prefix of the log. Segment 1
+    of a log without a snapshot is emptied instead: so such a log without it has lost it (`read_folder`);
 (c) end the segment with the cut by one more seal, with fewer entries.
 
 After a crash between these steps an empty newest segment is behind an unsealed segment. Opening seals the latter, and
@@ -32,8 +34,10 @@ import contextlib
 import itertools
 import os
 import threading
+from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from operator import and_, eq
 from typing import Any, Literal
 
 import attrs
@@ -43,39 +47,35 @@ from compactlib.errors import AuditFailed, Closed, CompactlibError, CorruptData,
 from compactlib.files.disk import Files, StrPath, look_at
 from compactlib.guard import Guard
 from compactlib.indexset import IndexSet
+from compactlib.lru import Lru
 from compactlib.raftlog.names import segment_name
-from compactlib.raftlog.segment.format import SegmentIndex
+from compactlib.raftlog.segment.format import SegmentIndex, picked
 from compactlib.raftlog.segment.listing import (
     FolderContents,
-    KnownSegment,
     between,
     next_ref,
     open_segment,
-    refs_holding,
+    segments_holding,
+    stats_of,
 )
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.writer import SegmentWriter, cut_segment
 from compactlib.raftlog.snapshot_meta import SnapshotMeta
-from compactlib.raftlog.values import MAX_INDEX, Entry, SegmentLimits, SegmentRef, entry_of
+from compactlib.raftlog.values import MAX_INDEX, Entry, SegmentLimits, SegmentRef, SegmentStats, entry_of
 
 DEFAULT_MAX_OPEN = 128
 _MAX_OPEN_INDEX_ENTRIES = 2_000_000
 _BEYOND = MAX_INDEX + 1
 
 
-@attrs.frozen
 class _View:
-    """The list at one moment, without the active segment."""
+    """The list at one moment, without the active segment. Immutable."""
 
-    refs: tuple[SegmentRef, ...] = ()
-    firsts: tuple[int, ...] = ()
-    known: Mapping[int, KnownSegment] = attrs.field(factory=dict)
-
-    @classmethod
-    def of(cls, known: Iterable[KnownSegment]) -> _View:
-        listed = tuple(known)
-        refs = tuple(each.ref for each in listed)
-        return cls(refs, tuple(ref.first for ref in refs), {each.ref.number: each for each in listed})
+    def __init__(self, known: Iterable[SegmentStats]) -> None:
+        self.known: tuple[SegmentStats, ...] = tuple(known)
+        self.refs: tuple[SegmentRef, ...] = tuple(each.ref for each in self.known)
+        self.firsts: tuple[int, ...] = tuple(ref.first for ref in self.refs)
+        self.last: int = self.refs[-1].last if self.refs else -1
 
 
 class OpenFiles:
@@ -88,26 +88,21 @@ class OpenFiles:
     """
 
     def __init__(self, most: int) -> None:
+        # In both units at once: a file takes the place of its index records, at least the place of a file.
         self._most = most
-        self._lock = threading.Lock()
-        self._entries: dict[tuple[Segments, int], int] = {}
+        self._files: Lru[tuple[Segments, int], None] = Lru(most * _MAX_OPEN_INDEX_ENTRIES)
 
     def opened(self, segments: Segments, number: int, entries: int) -> None:
         """Count a file, and close others above the limit."""
-        with self._lock:
-            self._entries[segments, number] = entries
-            while len(self._entries) > 1 and (len(self._entries) > self._most
-                                              or sum(self._entries.values()) > _MAX_OPEN_INDEX_ENTRIES):
-                oldest, place = next(iter(self._entries))
-                del self._entries[oldest, place]
-                oldest.readers.pop(place, None)
+        size = max(_MAX_OPEN_INDEX_ENTRIES, self._most * min(entries, _MAX_OPEN_INDEX_ENTRIES))
+        for oldest, place in self._files.put((segments, number), None, size):
+            oldest.readers.pop(place, None)
 
     def closed(self, segments: Segments, numbers: Iterable[int]) -> None:
         """Close files of a log."""
-        with self._lock:
-            for number in numbers:
-                self._entries.pop((segments, number), None)
-                segments.readers.pop(number, None)
+        for number in numbers:
+            self._files.drop((segments, number))
+            segments.readers.pop(number, None)
 
 
 class Lease:
@@ -136,9 +131,6 @@ class Lease:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def __repr__(self) -> str:
-        return f"Lease(epoch={self.epoch})"
-
 
 class Segments:
     """The segments of a log. `begin_writing` makes it the owner's, which has an active segment.
@@ -154,14 +146,16 @@ class Segments:
         open_files: bounds the readers that are kept open.
 
     Attributes:
-        folder: as given.
-        row: as given; a later one is assigned.
+        row: as given, or a later one.
         readers: the open readers, by number.
+        newest_number: the highest number of a segment; 0 of a reader.
+        last_index: the highest index, -1 if there is none.
+        dropped: the dropped segments whose files exist: the epoch of the list without it, and the time of the drop.
         torn_entries: count of entries that the opening has cut off at the end.
         pins: entries that compactions keep as if they were live, by holder.
     """
 
-    def __init__(self, folder: StrPath, guard: Guard, known: Iterable[KnownSegment] = (),
+    def __init__(self, folder: StrPath, guard: Guard, known: Iterable[SegmentStats] = (),
                  row: SnapshotMeta | None = None, *, open_files: OpenFiles) -> None:
         self.folder: str = os.fspath(folder)
         self.row: SnapshotMeta | None = row
@@ -170,46 +164,46 @@ class Segments:
         self.pins: dict[Any, IndexSet] = {}
         self._guard = guard
         self._open_files = open_files
-        self._view = _View.of(known)
+        self._view = _View(known)
         # Guards the leases, and the list with its epoch.
         self._lock = threading.Lock()
-        self._changes = itertools.count(1)
         self._epoch = 0
         self._leases: set[Lease] = set()
         self._closed = False
+        # Whether the active segment's file is open only while it has entries that are not synced.
+        self._rests = False
         # Of the owner alone.
         self._files: Files | None = None
-        self._limits: SegmentLimits | None = None
-        self._newest = 0
+        self._limits = SegmentLimits()
+        self.newest_number: int = 0
         # Whether all that opening has found is durable.
         self._is_settled = True
+        # Of the active segment; its reader has the index of the writer.
         self._writer: SegmentWriter | None = None
-        # Reads the file of the active segment with the index of its writer.
-        self._newest_reader: SegmentReader | None = None
-        # The next segment, created for a truncation that was not executed.
-        self._successor: SegmentWriter | None = None
         # The first index of the active segment.
         self._newest_first = _BEYOND
-        self._last = self._end_of_view()
-        # The dropped segments whose files exist: the epoch of the list without it, and the time of the drop.
-        self._dropped: dict[int, tuple[int, float]] = {}
+        # The next segment, created for a truncation that was not executed.
+        self._successor: SegmentWriter | None = None
+        self.last_index: int = self._view.last
+        self.dropped: dict[int, tuple[int, float]] = {}
 
     # -- opening for writing
 
-    def begin_writing(self, files: Files, limits: SegmentLimits, found: FolderContents) -> None:
+    def begin_writing(self, files: Files, limits: SegmentLimits, found: FolderContents, *, rests: bool = False) -> None:
         """Continue the newest segment, or begin the first, and drop the segments that a crash has left.
 
         Args:
             files: the disk.
             limits: of new segments.
             found: in the folder, which this process has locked, and in which no compaction runs.
+            rests: close the file of the active segment after each sync. Of many logs the open files are bounded then.
         """
-        self._files, self._limits = files, limits
+        self._files, self._limits, self._rests = files, limits, rests
         self._guard.keep(self)
         if found.newest is None:
-            self._use(self._create(1))
+            self._use(self._begin_successor())
         else:
-            self._newest = found.newest.loaded.header.number
+            self.newest_number = found.newest.loaded.header.number
             self._is_settled = False
         # On a full disk the log can be read, and the first change that has room retries.
         with contextlib.suppress(DiskFull):
@@ -218,7 +212,7 @@ class Segments:
             # No file is removed if its merged segment is damaged.
             for damage in self.reader(leader).damaged_entries():
                 raise damage
-        self._drop(found.dropped, 0.0)
+        self._drop([number for number in found.dropped if not self._emptied(number)], 0.0)
 
     def settle(self) -> None:
         """Make everything that opening has found durable, if it could not because the disk was full.
@@ -237,11 +231,12 @@ class Segments:
 
     def _settle(self) -> None:
         """Take over the last segment that has entries, and behind it an empty one that a truncation has begun."""
-        numbers = () if self._is_settled else sorted({*(ref.number for ref in self._view.refs[-1:]), self._newest})
-        for number in numbers:
-            writer = SegmentWriter.open(self._disk, self.folder, number, is_last=number == self._newest)
+        if self._is_settled:
+            return
+        for number in sorted({*(ref.number for ref in self._view.refs[-1:]), self.newest_number}):
+            writer = SegmentWriter.open(self._disk, self.folder, number, is_last=number == self.newest_number)
             self.torn_entries += writer.torn_records
-            if writer.is_open and number == self._newest:
+            if writer.is_open and number == self.newest_number:
                 self._use(writer)
             else:
                 writer.abandon()
@@ -249,8 +244,7 @@ class Segments:
 
     def _begin(self, change: str) -> None:
         """Begin a change of entries. The caller holds the guard's lock."""
-        if not self._is_settled:
-            self.settle()
+        self.settle()
         self._guard.begin(change)
 
     @property
@@ -261,10 +255,6 @@ class Segments:
     def _path_of(self, number: int) -> str:
         return os.path.join(self.folder, segment_name(number))
 
-    def _end_of_view(self) -> int:
-        refs = self._view.refs
-        return refs[-1].last if refs else -1
-
     # -- the list
 
     @property
@@ -273,39 +263,29 @@ class Segments:
         if self._files is None:
             return self._view.refs
         with self._guard.lock:
-            newest = self._known_newest()
-            return self._view.refs if newest is None else (*self._view.refs, newest.ref)
+            return (*self._view.refs, *(each.ref for each in self._active()))
 
-    def known(self) -> tuple[KnownSegment, ...]:
-        """The facts of each segment, oldest first."""
+    def known(self) -> tuple[SegmentStats, ...]:
+        """The statistics of each segment, oldest first; all entries count as live."""
         if self._files is None:
-            return tuple(self._view.known.values())
+            return self._view.known
         with self._guard.lock:
-            newest = self._known_newest()
-            return (*self._view.known.values(), *([] if newest is None else [newest]))
+            return (*self._view.known, *self._active())
 
-    def known_of(self, number: int) -> KnownSegment | None:
-        """The facts of a segment; `None` if it is not listed."""
-        if number == self._newest:
-            with self._guard.lock:
-                newest = self._known_newest()
-                if newest is not None and newest.ref.number == number:
-                    return newest
-        return self._view.known.get(number)
-
-    def _known_newest(self) -> KnownSegment | None:
-        """The facts of the active segment; `None` if it is empty or there is none."""
+    def _active(self) -> tuple[SegmentStats, ...]:
+        """Those of the active segment; none if it is empty."""
         writer = self._writer
-        return None if writer is None else KnownSegment.of(writer.number, writer.index)
+        known = None if writer is None else stats_of(writer.number, writer.index)
+        return () if known is None else (known,)
 
-    def _show(self, known: Iterable[KnownSegment], gone: Iterable[int] = ()) -> None:
+    def _show(self, known: Iterable[SegmentStats], gone: Iterable[int] = ()) -> None:
         """Replace the list, and close the readers of the segments `gone`, whose files have changed.
 
         The list is assigned before its epoch: a lease taken in between leases more than it must, never less.
         """
         with self._lock:
-            self._view = _View.of(known)
-            self._epoch = next(self._changes)
+            self._view = _View(known)
+            self._epoch += 1
             self._open_files.closed(self, gone)
 
     # -- reads
@@ -348,13 +328,11 @@ class Segments:
 
     def index_of(self, number: int) -> SegmentIndex:
         """The index of a segment; raises as `reader`."""
-        if number == self._newest:
+        if number == self.newest_number:
             with self._guard.lock:
                 if self._writer is not None and self._writer.number == number:
                     return self._writer.index
-                # With the lock: `settle` makes it the active segment.
-                return self._older_reader(number).index
-        return self._older_reader(number).index
+        return self.reader(number).index
 
     def held(self, indexes: IndexSet, *, counted: tuple[type[CompactlibError], ...] = ()) -> IndexSet:
         """The part of `indexes` that is in segments; a file that was removed has none of them.
@@ -365,11 +343,10 @@ class Segments:
                 index of each segment is read; else only of those that are not dense.
         """
         found: list[IndexSet] = []
-        for ref, here in refs_holding(self.refs, indexes):
-            known = self.known_of(ref.number)
-            if counted or known is None or not known.is_dense:
+        for known, here in segments_holding(self.known(), indexes):
+            if counted or known.ref.last - known.ref.first + 1 != known.entries:
                 try:
-                    here &= self.index_of(ref.number).index_set()
+                    here &= self.index_of(known.ref.number).index_set()
                 except counted:
                     pass
                 except NotFound:
@@ -377,42 +354,31 @@ class Segments:
             found.append(here)
         return IndexSet().union(*found)
 
+    def _parts(self, first: int, last: int) -> Iterator[tuple[SegmentIndex, range]]:
+        """The indexes of the segments that reach into `first..last`, oldest first, each with the positions in there."""
+        refs = self.refs
+        while (ref := next_ref(refs, first)) is not None and ref.first <= last:
+            index = self.index_of(ref.number)
+            yield index, index.positions_between(max(ref.first, first), min(ref.last, last))
+            first = ref.last + 1
+
     def term_of(self, index: int) -> int | None:
         """The term of the entry of `index`, dead or not, `None` if no segment has it. Raises as `reader`."""
-        ref = next_ref(self.refs, index)
-        if ref is None or ref.first > index:
-            return None
-        found = self.index_of(ref.number)
-        position = found.find(index)
-        return None if position < 0 else found.terms[position]
+        return next((found.terms[places[0]] for found, places in self._parts(index, index) if places), None)
 
     def next_index(self, index: int) -> int | None:
         """The lowest index >= `index` in a segment, dead or not; `None` without any."""
-        refs = self.refs
-        while (ref := next_ref(refs, index)) is not None:
-            found = self.index_of(ref.number)
-            inside = found.positions_between(max(ref.first, index), ref.last)
-            if inside:
-                return found.indexes[inside[0]]
-            index = ref.last + 1
-        return None
+        return next((found.indexes[places[0]] for found, places in self._parts(index, MAX_INDEX) if places), None)
 
     def matching(self, first: int, last: int, term: int) -> int:
         """Count the entries in `first..last`, from `first` on, that have this term. O(entries), in C."""
         matched = 0
-        refs = self.refs
-        while first + matched <= last and (ref := next_ref(refs, first + matched)) is not None:
-            index = self.index_of(ref.number)
-            position = index.find(first + matched)
-            if position < 0:
-                break
-            wanted = min(last, ref.last) - first - matched + 1
-            indexes = index.indexes[position:position + wanted]
-            terms = index.terms[position:position + wanted]
-            is_run = indexes[-1] - indexes[0] + 1 == len(indexes) == terms.count(term)
-            count = len(indexes) if is_run else _leading(indexes, terms, term)
+        for found, places in self._parts(first, last):
+            indexes, terms = picked(found.indexes, places), picked(found.terms, places)
+            agree = list(map(and_, map(eq, indexes, itertools.count(first + matched)), map(term.__eq__, terms)))
+            count = agree.index(False) if False in agree else len(agree)
             matched += count
-            if count < wanted:
+            if count < len(agree):
                 break
         return matched
 
@@ -426,17 +392,17 @@ class Segments:
             CorruptData, Unsupported, StorageError: the segment cannot be opened.
             Closed: the log was closed.
         """
-        if number == self._newest:
-            with self._guard.lock:
-                writer = self._writer
-                if writer is not None and writer.number == number:
-                    self._guard.begin("a flush")
-                    writer.flush()
-                    self._guard.done()
-                    return self._reader_of(writer)
+        if number != self.newest_number:
+            return self._older_reader(number)
+        with self._guard.lock:
+            writer = self._writer
+            if writer is None or writer.number != number:
                 # With the lock: `settle` makes it the active segment.
                 return self._older_reader(number)
-        return self._older_reader(number)
+            self._guard.begin("a flush")
+            writer.flush()
+            self._guard.done()
+            return self._reader_of(writer)
 
     def _older_reader(self, number: int) -> SegmentReader:
         while True:
@@ -445,15 +411,15 @@ class Segments:
                 return reader
             if self._closed:
                 raise Closed(f"the log in {self.folder} was closed; open it again")
-            epoch, view = self._epoch, self._view
-            known = view.known.get(number)
+            epoch, refs = self._epoch, self._view.refs
+            listed = refs[between(refs, [number])]
             try:
-                reader = open_segment(self.folder, number, newest=known is not None and view.refs[-1] == known.ref)
+                reader = open_segment(self.folder, number, newest=bool(listed) and listed[0] is refs[-1])
             except CorruptData:
                 if epoch != self._epoch:
                     continue
                 raise
-            if known is not None and (not len(reader.index) or reader.index.last < known.ref.last):
+            if listed and (not len(reader.index) or reader.index.last < listed[0].last):
                 raise NotFound(f"segment {number} of {self.folder} was cut or rewritten; re-read the list")
             with self._lock:
                 # After a change the name may be of another file: a reader opened before is not kept.
@@ -464,9 +430,11 @@ class Segments:
             return reader
 
     def _reader_of(self, writer: SegmentWriter) -> SegmentReader:
-        if self._newest_reader is None:
-            self._newest_reader = SegmentReader.following(writer.path, writer.index)
-        return self._newest_reader
+        reader = self.readers.get(writer.number)
+        if reader is None:
+            reader = self.readers[writer.number] = SegmentReader.following(writer.path, writer.index)
+            self._open_files.opened(self, writer.number, len(reader.index))
+        return reader
 
     # -- leases and pins
 
@@ -496,16 +464,6 @@ class Segments:
     # -- appending
 
     @property
-    def newest_number(self) -> int:
-        """The highest number of a segment."""
-        return self._newest
-
-    @property
-    def last_index(self) -> int:
-        """The highest index, -1 if there is none."""
-        return self._last
-
-    @property
     def last_term(self) -> int | None:
         """The term of the active segment's last entry, `None` if it is empty."""
         if self._writer is None or not len(self._writer.index):
@@ -513,27 +471,24 @@ class Segments:
         return self._writer.index.terms[-1]
 
     @property
-    def durability(self) -> tuple[int, int]:
-        """The last index that is certainly durable, -1 without any; and the count of entries that are not."""
+    def durable_index(self) -> int:
+        """The last index that is certainly durable, -1 without any."""
         with self._guard.lock:
-            writer, refs = self._writer, self._view.refs
-            if not self._is_settled and refs:
+            refs, durable = self._view.refs, array("Q")
+            if self._writer is not None:
+                durable = self._writer.index.indexes[:self._writer.synced.entries]
+            elif not self._is_settled and refs:
                 # Opened on a full disk: nothing behind the seal is certain.
-                loaded = self.reader(refs[-1].number).loaded
-                index, synced = loaded.index, loaded.seal.entries
-                before = refs[-2].last if len(refs) > 1 else -1
-            elif writer is not None:
-                index, synced, before = writer.index, writer.synced_entries, self._end_of_view()
-            else:
-                return self._end_of_view(), 0
-            return index.indexes[synced - 1] if synced else before, len(index) - synced
+                loaded, refs = self.reader(refs[-1].number).loaded, refs[:-1]
+                durable = loaded.index.indexes[:loaded.seal.entries]
+            return durable[-1] if durable else refs[-1].last if refs else -1
 
     def append(self, index: int, term: int, payload: bytes) -> None:
         """Append a checked entry. At or below the last index, it truncates the log there first, durably.
 
         The caller holds the guard's lock.
         """
-        if index <= self._last or not self._is_settled:
+        if index <= self.last_index or not self._is_settled:
             self.truncate(index - 1)
         guard = self._guard
         guard.begin("an append")
@@ -543,7 +498,7 @@ class Segments:
         writer.append(index, term, payload)
         if index < self._newest_first:
             self._newest_first = index
-        self._last = index
+        self.last_index = index
         guard.done()
 
     def append_run(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
@@ -559,7 +514,7 @@ class Segments:
                 count = writer.append_run(first + done, term, payloads[done:] if done else payloads)
                 self._newest_first = min(self._newest_first, first + done)
                 done += count
-                self._last = first + done - 1
+                self.last_index = first + done - 1
             self._guard.done()
 
     def sync(self) -> None:
@@ -568,7 +523,12 @@ class Segments:
             self._begin("a sync")
             if self._writer is not None:
                 self._writer.sync()
+                self._rest(self._writer)
             self._guard.done()
+
+    def _rest(self, writer: SegmentWriter) -> None:
+        if self._rests:
+            writer.rest()
 
     def end_segment(self) -> None:
         """Seal the active segment, and begin the next."""
@@ -585,10 +545,10 @@ class Segments:
         with self._guard.lock:
             writer = self._writer
             if writer is not None:
-                known = KnownSegment.of(writer.number, writer.index.head(writer.synced_entries))
+                known = stats_of(writer.number, writer.index.head(writer.synced.entries))
                 # Before the file: no read finds truncated entries.
                 self._end_active(known)
-                self._last = self._end_of_view()
+                self.last_index = self._view.last
                 writer.take_back()
                 if writer.is_open:
                     # The empty file stays the active segment: a folder without a segment is no log.
@@ -600,43 +560,39 @@ class Segments:
     def _roll(self) -> SegmentWriter:
         """Seal the active segment durably, and begin the next; an empty active segment stays."""
         writer = self._writer
+        if writer is not None and not len(writer.index):
+            return writer
+        successor = self._begin_successor()
         if writer is not None:
-            known = KnownSegment.of(writer.number, writer.index)
-            if known is None:
-                return writer
             # Sealed durably before its successor has entries: only the last segment with entries may be torn.
             writer.seal()
             writer.close()
-            self._end_active(known)
-        successor = self._begin_successor()
+            self._end_active(stats_of(writer.number, writer.index))
         self._use(successor)
         return successor
 
-    def _end_active(self, known: KnownSegment | None) -> None:
-        """Move the active segment, with these facts, to the list."""
-        self._writer = self._newest_reader = None
+    def _end_active(self, known: SegmentStats | None) -> None:
+        """Move the active segment, with these statistics, to the list."""
+        self._writer = None
         # The list first: a read without the lock finds the entry in the list or in the active segment.
-        self._show([*self._view.known.values(), *([] if known is None else [known])])
+        self._show([*self._view.known, *([] if known is None else [known])], [self.newest_number])
         self._newest_first = _BEYOND
 
     def _begin_successor(self) -> SegmentWriter:
         if self._successor is None:
-            self._successor = self._create(self._newest + 1)
+            # Replaces the empty file of an earlier attempt of which the disk refused the last sync.
+            self._successor = SegmentWriter.create(self._disk, self.folder, self.newest_number + 1, self._limits)
         return self._successor
-
-    def _create(self, number: int) -> SegmentWriter:
-        # Replaces the empty file of an earlier attempt of which the disk refused the last sync.
-        return SegmentWriter.create(self._disk, self.folder, number, self._limits)
 
     def _use(self, writer: SegmentWriter) -> None:
         """Make `writer` the active segment."""
-        self._writer, self._newest_reader, self._newest, self._successor = writer, None, writer.number, None
+        self._writer, self.newest_number, self._successor = writer, writer.number, None
         index = writer.index
+        self._rest(writer)
         self._newest_first = index.first if len(index) else _BEYOND
-        older = self._view.known
-        if writer.number in older:
-            self._show([each for each in older.values() if each.ref.number != writer.number], [writer.number])
-        self._last = index.last if len(index) else self._end_of_view()
+        if any(ref.number == writer.number for ref in self._view.refs[-1:]):
+            self._show(self._view.known[:-1], [writer.number])
+        self.last_index = index.last if len(index) else self._view.last
 
     # -- truncation
 
@@ -663,24 +619,22 @@ class Segments:
         """
         with self._guard.lock:
             self.settle()
-            if after < self._last:
+            if after < self.last_index:
                 self.prepare_truncation()
                 self._guard.begin("a truncation")
                 self._truncate(after)
                 self._guard.done()
 
     def _truncate(self, after: int) -> None:
-        newest = self._known_newest()
-        writer = self._writer
-        listed = [*self._view.known.values(), *([] if newest is None else [newest])]
+        writer, listed = self._writer, self.known()
         kept = [each for each in listed if each.ref.first <= after]
         removed = [each.ref.number for each in listed[len(kept):]]
         cut = kept[-1] if kept and kept[-1].ref.last > after else None
         # Step (a).
-        successor = self._begin_successor() if writer is None or newest is not None else writer
+        successor = self._begin_successor() if writer is None or len(writer.index) else writer
         if cut is not None:
             index = self.index_of(cut.ref.number)
-            ended = KnownSegment.of(cut.ref.number, index.head(bisect_right(index.indexes, after)))
+            ended = stats_of(cut.ref.number, index.head(bisect_right(index.indexes, after)))
             assert ended is not None, "it begins at or below the cut"
             kept[-1] = attrs.evolve(ended, data_bytes=index.data_bytes)
         if writer is not None and writer is not successor:
@@ -693,11 +647,19 @@ class Segments:
         self._use(successor)
         # Step (b).
         for number in reversed(removed):
-            self._disk.unlink(self._path_of(number))
-            self._disk.sync_folder(self.folder)
+            if not self._emptied(number):
+                self._disk.unlink(self._path_of(number))
+                self._disk.sync_folder(self.folder)
         # Step (c).
         if cut is not None:
             cut_segment(self._disk, self.folder, cut.ref.number, after)
+
+    def _emptied(self, number: int) -> bool:
+        """Empty segment 1 of a log without a snapshot, durably, whose file must stay; `False` for any other."""
+        if number != 1 or self.row is not None:
+            return False
+        cut_segment(self._disk, self.folder, number, -1)
+        return True
 
     # -- compaction
 
@@ -711,27 +673,21 @@ class Segments:
     def _drop(self, numbers: Sequence[int], now: float) -> None:
         gone = set(numbers)
         if gone:
-            self._show([each for each in self._view.known.values() if each.ref.number not in gone], gone)
-            self._dropped.update(dict.fromkeys(numbers, (self._epoch, now)))
+            self._show([each for each in self._view.known if each.ref.number not in gone], gone)
+            self.dropped.update(dict.fromkeys(numbers, (self._epoch, now)))
 
-    def replace(self, members: Sequence[int], by: KnownSegment) -> int:
+    def replace(self, members: Sequence[int], by: SegmentStats) -> None:
         """Put the segment that has the live entries of `members` in their place; its name leads to its new file.
 
-        The caller holds the lock and has begun a change. Returns the number of the change, for `is_leased`.
+        The caller holds the lock and has begun a change.
         """
-        known = list(self._view.known.values())
+        known = list(self._view.known)
         known[between(self._view.refs, members)] = [by]
         self._show(known, members)
-        return self._epoch
-
-    @property
-    def dropped(self) -> frozenset[int]:
-        """Numbers of the dropped segments whose files exist."""
-        return frozenset(self._dropped)
 
     def oldest_dropped(self) -> float | None:
         """The time of the oldest of these drops, in seconds since the epoch; `None` without any."""
-        return min((since for _, since in self._dropped.values()), default=None)
+        return min((since for _, since in self.dropped.values()), default=None)
 
     def remove_dropped(self) -> tuple[tuple[int, ...], int]:
         """Remove the files of dropped segments without a lease: their numbers, and the freed bytes.
@@ -740,7 +696,7 @@ class Segments:
         """
         removed: list[int] = []
         freed = 0
-        for number, (epoch, _) in list(self._dropped.items()):
+        for number, (epoch, _) in list(self.dropped.items()):
             if self.is_leased(epoch):
                 continue
             path = self._path_of(number)
@@ -748,7 +704,7 @@ class Segments:
             if found is not None:
                 freed += found.st_size
                 self._disk.unlink(path)
-            del self._dropped[number]
+            del self.dropped[number]
             removed.append(number)
         return tuple(removed), freed
 
@@ -765,15 +721,14 @@ class Segments:
             for older, newer in itertools.pairwise(refs):
                 if older.number >= newer.number or older.last >= newer.first or older.first > older.last:
                     raise AuditFailed(f"segment references out of order: {older} before {newer}")
-            if self._last != (refs[-1].last if refs else -1):
-                raise AuditFailed(f"the last index is {self._last}, and the segments are {refs}")
+            if self.last_index != (refs[-1].last if refs else -1):
+                raise AuditFailed(f"the last index is {self.last_index}, and the segments are {refs}")
 
     def close(self) -> None:
         """Close all files without another write. Idempotent. No reader is opened later, also for an unfinished scan."""
         with self._lock:
             self._closed = True
             self._open_files.closed(self, list(self.readers))
-        self._newest_reader = None
         for writer in (self._writer, self._successor):
             if writer is not None:
                 writer.abandon()
@@ -786,10 +741,3 @@ class Segments:
                 self._writer.close()
                 self._guard.done()
             self._guard.close()
-
-
-def _leading(indexes: Sequence[int], terms: Sequence[int], term: int) -> int:
-    count = 0
-    while count < len(indexes) and indexes[count] == indexes[0] + count and terms[count] == term:
-        count += 1
-    return count

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`SegmentWriter`: writes a segment file. Entries are appended, made durable by `sync`, and ended by a seal.
 
-Payloads are written before their index records. A seal has the size that an fsync has covered. It is written to the
-place of the seal before the last, after an fsync that covered the last seal: so a crash tears at most one of them.
+Payloads are written before their index records. A seal has the size that an fsync has covered, and is written after an
+fsync that covered the last seal; `segment.format` has the places of the seals.
 
 A sealed segment is never written again, with an exception: a truncation (`cut_segment`) writes one more seal, with
 fewer entries. It overwrites no entry, so that a crash leaves all entries or those below the cut.
@@ -45,23 +45,27 @@ class SegmentWriter(Closing):
 
     Attributes:
         index: of all appended entries, flushed or not.
-        header: the header of the segment.
+        header, number, path: of the segment.
         torn_records: count of index records that `open` has found behind the whole entries.
+        synced: what the last sync of this writer has covered, as a seal.
+        is_open: whether it takes entries: it is neither sealed nor closed.
     """
 
-    def __init__(self, out: OutFile, loaded: LoadedSegment) -> None:
+    def __init__(self, files: Files, out: OutFile, loaded: LoadedSegment) -> None:
         self.index: SegmentIndex = loaded.index
         self.header: native.Header = loaded.header
+        self.number: int = loaded.header.number
+        self.path: str = out.path
         self.torn_records: int = loaded.torn_records
-        self._out = out
+        self._files = files
+        self._file: OutFile | None = out
         self._data_end = self._flushed_end = loaded.data_end
         self._flushed_entries = len(loaded.index)
         self._index_crc = loaded.index_crc
         self._payloads: list[bytes] = []
         self._records: list[bytes] = []
-        # What the last sync of this writer has covered, as a seal.
-        self._synced = native.Seal(0, loaded.header.data_start, 0, sealed=False, sequence=loaded.seal.sequence)
-        self._is_open = True
+        self.synced = native.Seal(0, loaded.header.data_start, 0, sealed=False, sequence=loaded.seal.sequence)
+        self.is_open: bool = True
         self._full_beyond = loaded.header.data_start + loaded.header.limits.max_bytes
         self._zeros = ZerosAhead(loaded.header.data_start, self._data_end, self._full_beyond)
 
@@ -73,7 +77,7 @@ class SegmentWriter(Closing):
         seal = native.Seal(0, header.data_start, 0, sealed=False)
         write_durably(files, path, [native.encode_start(header, seal)], temporary_suffix=TEMPORARY_SUFFIX)
         index = native.decode_records(b"")
-        return cls(files.open(path), LoadedSegment(index, header, seal, header.data_start, 0))
+        return cls(files, files.open(path), LoadedSegment(index, header, seal, header.data_start, 0))
 
     @classmethod
     def open(cls, files: Files, folder: StrPath, number: int, *, is_last: bool = True) -> SegmentWriter:
@@ -87,10 +91,10 @@ class SegmentWriter(Closing):
         out = files.open(path)
         with closed_on_failure(out):
             loaded = load_segment(out.fileno(), path, number=number)
-            writer = cls(out, loaded)
+            writer = cls(files, out, loaded)
             writer._write_again(loaded)
             if not loaded.seal.sealed and (loaded.is_torn or not is_last):
-                writer._end_at(loaded.data_end)
+                writer._end_at(loaded.data_end, is_alone=is_last)
         return writer
 
     def _write_again(self, loaded: LoadedSegment) -> None:
@@ -103,9 +107,9 @@ class SegmentWriter(Closing):
         seal, descriptor = loaded.seal, self._out.fileno()
         if len(self.index) or seal.sealed:
             self._out.write_at(seal.place, [native.encode_seal(seal)])
-        self._synced = self._seal_now(seal.sequence)
+        self.synced = self._seal_now(seal.sequence)
         if seal.sealed:
-            self._is_open = False
+            self.is_open = False
             self._out.sync()
         elif seal.entries < len(self.index):
             place = native.INDEX_START + seal.entries * native.RECORD_BYTES
@@ -116,39 +120,26 @@ class SegmentWriter(Closing):
             self._out.sync()
             self._write_seal(sealed=False)
 
-    def _end_at(self, data_end: int) -> None:
+    def _end_at(self, data_end: int, *, is_alone: bool) -> None:
         """Seal the segment without its torn tail; an empty segment stays open."""
         if len(self.index):
             self._out.truncate(data_end)
             # To the other place: the seal that was found there may be torn.
-            self.seal()
+            self.seal(is_alone=is_alone)
         else:
             self.take_back()
 
     @property
-    def is_open(self) -> bool:
-        """Whether it takes entries: it is neither sealed nor closed."""
-        return self._is_open
-
-    @property
-    def number(self) -> int:
-        """The segment's number."""
-        return self.header.number
-
-    @property
-    def path(self) -> str:
-        """The segment's file."""
-        return self._out.path
+    def _out(self) -> OutFile:
+        """The open file; `rest` has closed it."""
+        if self._file is None:
+            self._file = self._files.open(self.path)
+        return self._file
 
     @property
     def is_full(self) -> bool:
         """Whether the next entry needs a new segment: the index is full, or the payloads exceed `max_bytes`."""
         return len(self.index) >= self.header.limits.max_entries or self._data_end > self._full_beyond
-
-    @property
-    def synced_entries(self) -> int:
-        """Count of the durable entries."""
-        return self._synced.entries
 
     def unflushed(self, position: int) -> bytes | None:
         """The buffered payload at a position of the index; `None` if it is in the file."""
@@ -157,7 +148,7 @@ class SegmentWriter(Closing):
 
     def append(self, index: int, term: int, payload: bytes) -> None:
         """Append a checked entry above the last index; the segment is not full. Gaps are allowed."""
-        if not self._is_open:
+        if not self.is_open:
             self._refuse()
         length = len(payload)
         head = native.head_crc(index, term, length)
@@ -180,7 +171,7 @@ class SegmentWriter(Closing):
             for payload in payloads:
                 self.append(first, term, payload)
             return len(payloads)
-        if not self._is_open:
+        if not self.is_open:
             self._refuse()
         room = self.header.limits.max_entries - len(self.index)
         fitting = payloads if len(payloads) <= room else payloads[:room]
@@ -219,37 +210,47 @@ class SegmentWriter(Closing):
 
     def sync(self) -> None:
         """Make everything appended so far durable: one fsync, none if there is nothing new."""
-        if not self._is_open:
+        if not self.is_open:
             self._refuse()
         self.flush()
-        if self._synced.entries < self._flushed_entries:
+        if self.synced.entries < self._flushed_entries:
             self._zeros.follow(self._out, self._flushed_end)
             self._out.sync()
             # Not synced: with an older seal, opening the segment checks more entries.
             self._write_seal(sealed=False)
 
-    def seal(self) -> None:
-        """Make everything durable and seal the segment: nothing is appended later."""
-        if not self._is_open:
+    def seal(self, *, is_alone: bool = False) -> None:
+        """Make everything durable and seal the segment: nothing is appended later. The next segment is there already.
+
+        Args:
+            is_alone: it need not be there, see `Seal`.
+        """
+        if not self.is_open:
             self._refuse()
         self.flush()
         self.cut_zeros()
         self._out.sync()
         # From here on nothing is appended, also if the disk refuses the rest.
-        self._is_open = False
-        self._write_seal(sealed=True)
+        self.is_open = False
+        self._write_seal(sealed=True, is_alone=is_alone)
         self._out.sync()
 
     def take_back(self) -> None:
         """Truncate the segment to the synced entries and seal it, durably; an empty segment stays open. Needs no room.
 
         After a failed fsync, written entries may be readable and yet be lost in a crash. The last seal may be lost,
-        too: it is written again to the same place.
+        too: it is written again to the same place. A file that was not opened since `rest` has the synced entries
+        alone, and stays open for more.
         """
-        synced, self._is_open = self._synced, False
+        synced = self.synced
+        if self._file is None:
+            self.index, self._payloads, self._records = self.index.head(synced.entries), [], []
+            self._data_end = self._flushed_end
+            return
+        self.is_open = False
         if synced.entries:
             self._out.truncate(synced.data_end)
-            self._out.write_at(synced.place, [native.encode_seal(attrs.evolve(synced, sealed=True))])
+            self._out.write_at(synced.place, [native.encode_seal(attrs.evolve(synced, sealed=True, is_alone=True))])
             self._out.sync()
             return
         # No record may stay: the record of an empty payload would count again.
@@ -257,17 +258,18 @@ class SegmentWriter(Closing):
         self._out.sync()
         self.index, self._payloads, self._records = self.index.head(0), [], []
         self._data_end = self._flushed_end = synced.data_end
-        self._flushed_entries, self._index_crc, self._is_open = 0, 0, True
+        self._flushed_entries, self._index_crc, self.is_open = 0, 0, True
 
     def cut_zeros(self) -> None:
         """Truncate the zeros behind the payloads, which the next opening would take for a torn tail."""
         if self._zeros.filled > self._flushed_end:
             self._out.truncate(self._flushed_end)
 
-    def _write_seal(self, *, sealed: bool) -> None:
+    def _write_seal(self, *, sealed: bool, is_alone: bool = False) -> None:
         """Write the next seal, after an fsync that has covered the last seal."""
-        self._synced = self._seal_now(self._synced.sequence + 1)
-        self._out.write_at(self._synced.place, [native.encode_seal(attrs.evolve(self._synced, sealed=sealed))])
+        self.synced = self._seal_now(self.synced.sequence + 1)
+        seal = attrs.evolve(self.synced, sealed=sealed, is_alone=is_alone)
+        self._out.write_at(seal.place, [native.encode_seal(seal)])
 
     def _seal_now(self, sequence: int) -> native.Seal:
         return native.Seal(self._flushed_entries, self._flushed_end, self._index_crc, False, sequence)
@@ -275,7 +277,7 @@ class SegmentWriter(Closing):
     def close(self) -> None:
         """Sync and close the file, also if the sync is refused. Idempotent."""
         try:
-            if self._is_open:
+            if self.is_open:
                 self.sync()
                 self.cut_zeros()
         finally:
@@ -283,14 +285,18 @@ class SegmentWriter(Closing):
 
     def abandon(self) -> None:
         """Close the file without another write; entries that were not synced may be lost."""
-        self._is_open = False
-        self._out.close()
+        self.is_open = False
+        if self._file is not None:
+            self._file.close()
+
+    def rest(self) -> None:
+        """Close the file until the next write opens it again. All entries are synced, and the last seal need not be."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def _refuse(self) -> None:
         raise Closed(f"the writer of {self.path} is closed; append to the next segment, or open this one again")
-
-    def __repr__(self) -> str:
-        return f"SegmentWriter({self.path!r}, {len(self.index)} entries, {'open' if self._is_open else 'closed'})"
 
 
 def cut_segment(files: Files, folder: StrPath, number: int, after: int) -> None:
@@ -311,5 +317,8 @@ def cut_segment(files: Files, folder: StrPath, number: int, after: int) -> None:
         out.sync()
         out.write_at(seal.place, [native.encode_seal(seal)])
         out.sync()
+        if not len(kept):
+            # An empty segment is not rewritten.
+            out.truncate(end)
     finally:
         out.close()

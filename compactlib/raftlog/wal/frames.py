@@ -41,8 +41,11 @@ FRAME_HEADER_BYTES = 64
 FRAME_MAGIC = b"CLWf"
 ALIGNMENT = 8
 
-_FILE = RecordFrame("WAL format", b"CLRAFWAL", 1, "<H6xQQQ20x")
+FILE_HEADER = RecordFrame("WAL format", b"CLRAFWAL", 1, "<H6xQQQ20x")
+"""Its fields: the file's number, as in its name; `previous_end`, the durable size of the file before, behind which
+nothing is read, 0 in the first file; the time of its creation, in nanoseconds since the epoch."""
 _FRAME = struct.Struct("<4sBBHIIQQQQQI")
+_SYNCED_END, _BODY_BYTES = 9, 10  # places of these fields
 _CRC = struct.Struct("<I")
 _ONE_LENGTH = struct.Struct("<I4x")
 _FEW_BYTES = 1 << 16
@@ -77,34 +80,10 @@ class FrameKind(enum.IntEnum):
     """No entry: only `synced_end`."""
 
 
-@attrs.frozen
-class FileHeader:
-    """The start of a WAL file.
-
-    Attributes:
-        number: the file's number, as in its name.
-        previous_end: durable size of the file before; nothing behind it is read. 0 in the first file.
-        created_ns: time of its creation, nanoseconds since the epoch; part of the salt of its frames.
-    """
-
-    number: int
-    previous_end: int
-    created_ns: int
-
-    def encode(self) -> bytes:
-        """The 64 bytes at the start of the file."""
-        return _FILE.encode(self.number, self.previous_end, self.created_ns)
-
-    @classmethod
-    def decode(cls, data: bytes, path: str) -> FileHeader:
-        """The inverse of `encode`; raises `CorruptData`, or `Unsupported` for another release."""
-        return cls(*_FILE.decode_header(data, path))
-
-    @property
-    def salt(self) -> int:
-        """The start value of the CRCs of the file's frames, so that frames of other files fail their check."""
-        # Without the header's own CRC: over both together it would be the same number for every header.
-        return crc32(b"salt", crc32(self.encode()[:-_CRC.size], 0))
+def salt_of(header: bytes) -> int:
+    """The start value of the CRCs of a file's frames, so that frames of other files fail their check."""
+    # Without the header's own CRC: over both together it would be the same number for every header.
+    return crc32(b"salt", crc32(header[:-_CRC.size], 0))
 
 
 class Frame(NamedTuple):
@@ -226,13 +205,7 @@ MARK = Frame(FrameKind.MARK, 0, 0, None, False, 0, b"", 0)
 def whole_bytes(head: bytes, salt: int) -> int:
     """The size of the whole frame that begins with the header `head`; 0 if that is damaged."""
     fields = _head(head, 0, salt)
-    return 0 if fields is None else FRAME_HEADER_BYTES + padded(fields[10])
-
-
-def synced_end_at(data: bytes, offset: int, salt: int) -> int | None:
-    """The `synced_end` of the frame at `offset` of `data`; `None` if the frame has no whole header."""
-    head = _head(data, offset, salt)
-    return None if head is None else int(head[9])
+    return 0 if fields is None else FRAME_HEADER_BYTES + padded(fields[_BODY_BYTES])
 
 
 def decode_frame(data: bytes, offset: int, salt: int) -> tuple[Frame, int, int] | None:
@@ -306,11 +279,6 @@ class RecoveredWal:
     frames: Mapping[str, list[Frame]] = attrs.field(factory=dict)
     unproven: tuple[tuple[str, Frame], ...] = ()
 
-    @property
-    def last_number(self) -> int:
-        """The number of the newest file; 0 without files."""
-        return self.numbers[-1] if self.numbers else 0
-
 
 def read_wal(folder: StrPath) -> RecoveredWal:
     """Read the WAL files in `folder`. O(bytes); the CRC of each frame is checked.
@@ -325,14 +293,14 @@ def read_wal(folder: StrPath) -> RecoveredWal:
         if after != before + 1:
             raise CorruptData(path=os.path.join(folder, wal_name(before + 1)), offset=0, expected="a WAL file, since "
                               f"{wal_name(before)} and {wal_name(after)} exist", found="no file")
-    headers = [_header(folder, number) for number in numbers]
+    paths = [os.path.join(folder, wal_name(number)) for number in numbers]
+    headers = [_header(path, number) for path, number in zip(paths, numbers, strict=True)]
     frames: dict[str, list[Frame]] = {}
     unproven: list[tuple[str, Frame]] = []
     end = 0
-    counts = [*(header.previous_end for header in headers[1:]), None]
-    for header, counts_to in zip(headers, counts, strict=False):
-        path = os.path.join(folder, wal_name(header.number))
-        placed, end = _scan(_read(path), header.salt, path, counts_to)
+    counts = [*(previous_end for previous_end, _ in headers[1:]), None]
+    for path, (_, salt), counts_to in zip(paths, headers, counts, strict=False):
+        placed, end = _scan(_read(path), salt, path, counts_to)
         ids: dict[int, str] = {}
         at = FILE_HEADER_BYTES
         for frame, log in placed:
@@ -395,7 +363,6 @@ def _scan(data: bytes, salt: int, path: str, counts_to: int | None) -> tuple[lis
         The frames, with the numbers of their logs; the end of those that are proven durable.
     """
     found: list[tuple[Frame, int]] = []
-    ends = [FILE_HEADER_BYTES]
     proven_end = offset = FILE_HEADER_BYTES
     limit = len(data) if counts_to is None else counts_to
     while offset < limit and (decoded := decode_frame(data, offset, salt)) is not None:
@@ -405,7 +372,6 @@ def _scan(data: bytes, salt: int, path: str, counts_to: int | None) -> tuple[lis
             break
         offset += frame.frame_bytes
         found.append((frame, log))
-        ends.append(offset)
     if counts_to is not None:
         if offset != counts_to:
             raise CorruptData(path=path, offset=offset, expected=f"whole frames up to {counts_to}, the size in the "
@@ -413,21 +379,21 @@ def _scan(data: bytes, salt: int, path: str, counts_to: int | None) -> tuple[lis
         return found, offset
     place = data.find(FRAME_MAGIC, offset)
     while place >= 0:
-        durable = synced_end_at(data, place, salt) if place % ALIGNMENT == 0 else None
-        if durable is not None and durable > offset:
-            raise CorruptData(path=path, offset=offset, expected=f"a whole frame, since everything up to {durable} was "
-                              f"durable", found="a damaged frame")
+        head = _head(data, place, salt) if place % ALIGNMENT == 0 else None
+        if head is not None and head[_SYNCED_END] > offset:
+            raise CorruptData(path=path, offset=offset, found="a damaged frame", expected=f"a whole frame, since "
+                              f"everything up to {head[_SYNCED_END]} was durable")
         place = data.find(FRAME_MAGIC, place + 1)
-    return found, max(end for end in ends if end <= proven_end)
+    return found, proven_end
 
 
-def _header(folder: StrPath, number: int) -> FileHeader:
-    path = os.path.join(folder, wal_name(number))
-    header = FileHeader.decode(_read(path, FILE_HEADER_BYTES), path)
-    if header.number != number:
-        raise CorruptData(path=path, offset=16, expected=f"number {number} as in the file name",
-                          found=str(header.number))
-    return header
+def _header(path: str, number: int) -> tuple[int, int]:
+    """The `previous_end` of a file, and its salt."""
+    data = _read(path, FILE_HEADER_BYTES)
+    found, previous_end, _ = FILE_HEADER.decode_header(data, path)
+    if found != number:
+        raise CorruptData(path=path, offset=16, expected=f"number {number} as in the file name", found=str(found))
+    return previous_end, salt_of(data)
 
 
 def _read(path: str, size: int = -1) -> bytes:

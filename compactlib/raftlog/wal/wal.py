@@ -2,9 +2,9 @@
 """`Wal`: the file to which all logs of a store append, with an fsync for the queued writes of many threads.
 
 Writes are queued in the order of each log, and made durable by `sync`: the first thread that syncs writes the whole
-queue, the others wait for it. A batch that the disk refuses for lack of space is cut off the file again and stays
-queued. Any other failure, or an interrupt within a batch, closes the store: the outcome is unknown, and opening reads
-it from the disk. The guard's lock is held during a batch.
+queue, the others wait for it. Frames leave the queue when they are durable. A batch that the disk refuses for lack of
+space is cut off the file again. Any other failure, or an interrupt within a batch, closes the store: the outcome is
+unknown, and opening reads it from the disk. The guard's lock is held during a batch.
 
 A file that exceeds its limit is closed, and the next file is begun; each file names the logs of its frames. Closed
 files are removed, oldest first, after their entries are durable in segments.
@@ -15,22 +15,24 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from compactlib.clock import Clock
 from compactlib.errors import DiskFull, StorageError
-from compactlib.files.disk import Files, OutFile, StrPath, look_at, may_be_there, write_durably
+from compactlib.files.disk import OutFile, StrPath, look_at, may_be_there, write_durably
 from compactlib.files.zeros_ahead import ZerosAhead
 from compactlib.guard import Guard
+from compactlib.indexset import IndexSet
+from compactlib.raftlog.options import StoreOptions
 from compactlib.raftlog.wal.frames import (
+    FILE_HEADER,
     FILE_HEADER_BYTES,
     FRAME_HEADER_BYTES,
     MARK,
     WAL_TEMPORARY_SUFFIX,
-    FileHeader,
     Frame,
     RecoveredWal,
     log_frame,
+    salt_of,
     wal_name,
 )
 
@@ -44,38 +46,34 @@ class Wal:
     Args:
         folder: the folder of the WAL files, locked by this process.
         guard: the guard of the store, which a failure in the WAL closes.
-        max_bytes: a file is closed, and the next begun, after the batch that exceeds this.
-        files: the disk.
-        clock: stamps the files.
+        options: the store's settings: the limits of a file, the disk, and the clock that stamps the files.
         recovered: the content of the folder.
 
     Attributes:
         smallest_live: by log, the index below which everything is dead; a log sets it with each snapshot.
-        queued_bytes: bytes that wait for the next batch.
+        queued_bytes: bytes that are not durable yet.
         number: the number of the current file.
         closed_files: count of the files before the current file.
         durable_ticket: everything up to this ticket is durable.
         size_bytes: durable bytes of the current file.
     """
 
-    def __init__(self, folder: StrPath, guard: Guard, *, max_bytes: int, files: Files, clock: Clock,
-                 recovered: RecoveredWal) -> None:
+    def __init__(self, folder: StrPath, guard: Guard, options: StoreOptions, recovered: RecoveredWal) -> None:
         self._folder = os.fspath(folder)
         self.guard = guard
-        self._max_bytes = max_bytes
-        self._files = files
-        self._clock = clock
+        self._options = options
+        self._files = options.log.files
         self._queueing = threading.Lock()
         self._queue: list[tuple[str, Frame]] = []  # with the ids of their logs
-        self._taken = 0  # frames that have left the queue
         # Each file repeats the frames of damaged logs; the first file also those that are not proven durable.
         self._held = dict(recovered.frames)
         self._tail = recovered.unproven
-        self._oldest = recovered.numbers[0] if recovered.numbers else recovered.last_number + 1
+        numbers = recovered.numbers or (0,)
+        self._oldest = numbers[0] or 1
         self._out: OutFile | None = None
         self.smallest_live: dict[str, int] = {}
         self.queued_bytes: int = 0
-        self.number: int = recovered.last_number
+        self.number: int = numbers[-1]
         self.closed_files: int = max(self.number - self._oldest, 0)
         self.durable_ticket: int = 0
         self.size_bytes: int = recovered.last_end
@@ -102,8 +100,7 @@ class Wal:
     @property
     def is_synced(self) -> bool:
         """Whether every queued write is durable; not while a thread writes a batch, which the disk may refuse."""
-        with self._queueing:
-            return self.durable_ticket == self._taken + len(self._queue)
+        return not self._queue
 
     def _begin_file(self) -> None:
         """Create the next file durably; it repeats the frames that were not proven durable, and those of damaged logs.
@@ -112,16 +109,16 @@ class Wal:
         """
         number = self.number + 1
         # The clock may return any time. The time serves people who inspect the file, and the salt of its frames.
-        created_ns = int(min(max(self._clock.now(), 0.0), _LAST_SECOND) * 1e9)
-        header = FileHeader(number, self.size_bytes, created_ns)
-        salt = header.salt
+        created_ns = int(min(max(self._options.log.clock.now(), 0.0), _LAST_SECOND) * 1e9)
+        header = FILE_HEADER.encode(number, self.size_bytes, created_ns)
+        salt = salt_of(header)
         held = [(log_id, frame) for log_id, frames in self._held.items() for frame in frames]
         pieces, size, numbers = _encoded([*held, *self._tail], {}, FILE_HEADER_BYTES, salt, repeated=self._held)
         end = FILE_HEADER_BYTES + size
         if pieces:
             # Durable before the file has its name: what is not whole later was not torn, but damaged.
             pieces += MARK.encode(0, end, salt)
-        pieces.insert(0, header.encode())
+        pieces.insert(0, header)
         path = os.path.join(self._folder, wal_name(number))
         try:
             write_durably(self._files, path, pieces, temporary_suffix=WAL_TEMPORARY_SUFFIX)
@@ -135,6 +132,7 @@ class Wal:
         before, self._out = self._out, out
         self.number, self._salt, self._numbers, self._tail = number, salt, numbers, ()
         self.size_bytes = self._begun = end
+        self._entries = 0
         self._ahead = ZerosAhead(self._begun, self._begun)
         self.closed_files = number - self._oldest
         if before is not None:
@@ -184,7 +182,24 @@ class Wal:
             self.queued_bytes += FRAME_HEADER_BYTES + len(frame.data)
             # Last: an interrupt before this statement leaves nothing queued.
             self._queue += ((log_id, frame),)
-            return self._taken + len(self._queue)
+            return self.durable_ticket + len(self._queue)
+
+    def unconfirmed(self, log_id: str) -> IndexSet:
+        """Indexes of a log's entries that are not durable yet. O(queued frames of all logs)."""
+        with self._queueing:
+            frames = [frame for each, frame in self._queue if each == log_id]
+        runs: list[tuple[int, int]] = []
+        for frame in frames:
+            # It truncates what it does not follow.
+            while runs and runs[-1][1] >= frame.first:
+                first, _ = runs.pop()
+                if first < frame.first:
+                    runs.append((first, frame.first - 1))
+            if frame.is_sparse:
+                runs += ((index, index) for index, _, _ in frame.runs())
+            elif frame.entries:
+                runs.append((frame.first, frame.last))
+        return IndexSet.from_runs(runs)
 
     def forget(self, log_id: str) -> None:
         """Forget a removed log, without queued writes: later files do not name it."""
@@ -204,7 +219,7 @@ class Wal:
         self.guard.require_open()
         if ticket is None:
             with self._queueing:
-                ticket = self._taken + len(self._queue)
+                ticket = self.durable_ticket + len(self._queue)
         while self._out is None or self.durable_ticket < ticket:
             with self.guard.lock:
                 if self._out is None:
@@ -213,37 +228,39 @@ class Wal:
                     self._commit()
 
     def _commit(self) -> None:
+        out = self._out
+        assert out is not None, "begun by `sync`"
         self.guard.begin("a batch")
         with self._queueing:
-            taken, self._queue = self._queue, []
-            self._taken += len(taken)
-            self.queued_bytes = 0
-            ticket = self._taken
+            taken, taken_bytes = self._queue[:], self.queued_bytes
         # Truncations are kept, and entries that did not die by a snapshot since they were queued.
         smallest = self.smallest_live
         kept = [(log_id, frame) for log_id, frame in taken if frame.cuts or frame.last >= smallest.get(log_id, 0)]
-        try:
-            if kept:
-                self._write_batch(kept)
-        except StorageError:
-            with self._queueing:
-                self._queue[:0] = taken
-                self._taken -= len(taken)
-                self.queued_bytes += sum(FRAME_HEADER_BYTES + len(frame.data) for _, frame in taken)
-            self.guard.undone()
-            raise
-        self.durable_ticket = ticket
+        if kept:
+            try:
+                self._write_batch(out, kept)
+            except StorageError:
+                self.guard.undone()
+                raise
+        with self._queueing:
+            del self._queue[:len(taken)]
+            self.queued_bytes -= taken_bytes
+            self.durable_ticket += len(taken)
+        if kept and not self._queue:
+            # The mark proves that everything before is durable. The next batch proves it too, and overwrites the mark.
+            with contextlib.suppress(StorageError):
+                out.write_at(self.size_bytes, MARK.encode(0, self.size_bytes, self._salt))
         self.guard.done()
         # Without the held frames, which the next file would repeat.
-        if self.size_bytes - (self._begun if self._held else 0) > self._max_bytes:
+        size = self.size_bytes - (self._begun if self._held else 0)
+        if size > self._options.max_wal_bytes or self._entries > self._options.max_wal_entries:
             # The batch is durable. On a full disk, the next batch retries.
             with contextlib.suppress(StorageError):
                 self.roll_over()
 
-    def _write_batch(self, batch: Iterable[tuple[str, Frame]]) -> None:
+    def _write_batch(self, out: OutFile, batch: Sequence[tuple[str, Frame]]) -> None:
         """Make frames durable. After a `StorageError` that leaves the store open, none of them counts."""
-        out, end = self._out, self.size_bytes
-        assert out is not None, "begun by `sync`"
+        end = self.size_bytes
         pieces, size, named = _encoded(batch, self._numbers, end, self._salt)
         try:
             out.write_at(end, pieces)
@@ -262,19 +279,13 @@ class Wal:
             self.guard.fail(error)
             raise
         self.size_bytes += size
+        self._entries += sum(frame.entries for _, frame in batch)
         self._numbers.update(named)
-        if not self._queue:
-            # The mark proves that everything before is durable. The next batch proves it too, and overwrites the mark.
-            with contextlib.suppress(StorageError):
-                out.write_at(self.size_bytes, MARK.encode(0, self.size_bytes, self._salt))
 
     def close(self) -> None:
         """Close the file without another write; idempotent. Called by the store's guard."""
         if self._out is not None:
             self._out.close()
-
-    def __repr__(self) -> str:
-        return f"<Wal in {self._folder!r}: file {self.number}, {self.size_bytes:,} bytes, {len(self._queue)} queued>"
 
 
 def _encoded(batch: Iterable[tuple[str, Frame]], numbers: Mapping[str, int], end: int, salt: int,

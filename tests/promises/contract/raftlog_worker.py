@@ -19,7 +19,6 @@ from compactlib.raftlog import (
     SeedPolicy,
     SegmentLimits,
     SegmentLog,
-    SnapshotReport,
     SnapshotWriter,
     StoreOptions,
     open_log,
@@ -55,11 +54,11 @@ class _Deciding:
 
 class Workers(ServiceFactory):
     def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> LogCompactionWorker:
-        self.log = log = SegmentLog(folder, LogOptions(limits=SegmentLimits(max_entries=4)))
+        self.log = log = SegmentLog(folder, LogOptions(limits=SegmentLimits(max_entries=4), observer=observer))
         log.append((index, 1, b"x" * 100) for index in range(1, 40))
         log.snapshot(30, live=[2, 6, 10, 14])
         self.policy = _Deciding(hooks)
-        worker = LogCompactionWorker(log, executor=_Hooked(hooks), observer=observer, every_seconds=None)
+        worker = LogCompactionWorker(log, executor=_Hooked(hooks), every_seconds=None)
         worker.request(self.policy)
         return worker
 
@@ -82,16 +81,16 @@ class _HookedWriter(SnapshotWriter):
 
     hooks: ServiceHooks
 
-    def write(self, budget: Budget, *, is_asked: bool = False) -> SnapshotReport:
+    def write(self, budget: Budget) -> None:
         self.hooks.works(budget)
-        return super().write(budget, is_asked=is_asked)
+        super().write(budget)
 
 
-class WritingWorkers(ServiceFactory):
-    """Workers with a snapshot due at each call, and nothing to compact."""
+class Writers(ServiceFactory):
+    """Writers with a snapshot due at each call."""
 
-    def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> LogCompactionWorker:
-        self.log = log = open_log(folder / "log", StoreOptions(background=False))
+    def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> SnapshotWriter:
+        self.log = log = open_log(folder / "log", StoreOptions(log=LogOptions(observer=observer), background=False))
         self.folder = Path(log.folder) / "snapshots"
 
         def applied() -> int:
@@ -100,12 +99,12 @@ class WritingWorkers(ServiceFactory):
             return log.last_index
 
         writer = _HookedWriter(log, applied=applied, copy=lambda: MachineCopy(log.last_index, [], [b"state"]),
-                               when=1)
+                               when=1, every_seconds=0.01)
         writer.hooks = hooks
-        return LogCompactionWorker(log, snapshots=writer, observer=observer, every_seconds=0.01)
+        return writer
 
     def wake(self, service: Any) -> None:
-        service.request_snapshot()
+        service.request()
 
     def held(self, service: Any) -> Sequence[object]:
         """The folder has the snapshot in force and no other."""
@@ -117,4 +116,4 @@ class WritingWorkers(ServiceFactory):
         self.log.close()
 
 
-SERVICES = (Workers(), WritingWorkers())
+SERVICES = (Workers(), Writers())

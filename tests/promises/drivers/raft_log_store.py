@@ -241,7 +241,7 @@ class RaftLogStoreDriver(Driver[Opened]):
 
         return [options(4, 0.0, max_wal_bytes=600),
                 options(2, 3600.0, max_wal_bytes=100, max_unflushed_files=1, max_queued_bytes=0, keep_trailing=2),
-                options(7, 0.0, max_wal_bytes=1 << 16, max_memtable_entries=9)]
+                options(7, 0.0, max_wal_bytes=1 << 16, max_wal_entries=9)]
 
     def open(self, world: World, settings: StoreOptions) -> Opened:
         # With a machine, a lost live set is rebuilt from the state.

@@ -1,25 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`IndexSet` as a value: accepted values, results at its ends, its memory; positions in a column."""
+"""`IndexSet` as a value: accepted values, results at its ends, its memory."""
 
 from __future__ import annotations
 
 import copy
 import pickle
 import tracemalloc
-from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
 
-from compactlib.errors import InvalidInput, NotFound, Unsorted
-from compactlib.indexset import IndexSet, merge_positions
-from tests.harness.index_strategies import MAX_INDEX, indexes
+from compactlib.errors import InvalidInput, NotFound
+from compactlib.indexset import IndexSet
+from tests.harness.index_strategies import MAX_INDEX
 
 S = IndexSet.from_iterable([1, 2, 3, 5, 6, 7, 8, 9, 11])
-ASCENDING = (st.sets(st.integers(0, 60)) | st.sets(indexes())).map(sorted)
-KINDS: list[Callable[[Sequence[int]], Any]] = [list, tuple, lambda values: array("Q", values)]
 
 
 @pytest.mark.parametrize("bad", [-1, MAX_INDEX + 1])
@@ -82,39 +78,3 @@ def test_scattered_members_take_at_most_16_bytes_each(members: range, bytes_each
         tracemalloc.stop()
     assert taken <= bytes_each * len(members) + 4096
     assert kept.run_count == len(members)
-
-
-@given(ASCENDING, ASCENDING, st.sampled_from(KINDS), st.sampled_from(KINDS))
-def test_positions_of_members(column: list[int], members: list[int], kind: Callable[[Sequence[int]], Any],
-                              other_kind: Callable[[Sequence[int]], Any]) -> None:
-    shared = [member for member in members if member in column]
-    assert merge_positions(kind(column), other_kind(shared)) == [column.index(member) for member in shared]
-    if shared != members:
-        absent = next(member for member in members if member not in column)
-        with pytest.raises(InvalidInput, match=f"{len(members) - len(shared)} of {len(members)} .* {absent}"):
-            merge_positions(column, members)
-
-
-@given(st.lists(st.integers(0, 12), max_size=8), st.lists(st.integers(0, 12), max_size=8))
-def test_unsorted_columns_are_refused_or_answered_rightly(column: list[int], members: list[int]) -> None:
-    try:
-        positions = merge_positions(column, members)
-    except InvalidInput:
-        return
-    assert [column[position] for position in positions] == members
-    assert all(position >= 0 for position in positions)
-
-
-@pytest.mark.parametrize(("column", "members"), [
-    ([1, 5, 3, 9], [3]), ([1, 3, 5, 9], [5, 3]), ([1, 3, 3, 9], [3]), ([4, 6, 5, 7], [5]),
-])
-def test_values_out_of_order_are_named(column: list[int], members: list[int]) -> None:
-    with pytest.raises(Unsorted) as caught:
-        merge_positions(column, members)
-    assert caught.value.found <= caught.value.previous
-
-
-def test_dense_column_of_any_size_is_answered_by_arithmetic() -> None:
-    # A merge would have to copy the column.
-    column = range(10, 1 << 62)
-    assert merge_positions(column, [10, 4_000_000_000, (1 << 62) - 1]) == [0, 3_999_999_990, (1 << 62) - 11]

@@ -14,6 +14,7 @@ LEFTOVERS = "tests/promises/staging/test_staging_leftovers.py::"
 PAIRS = "tests/promises/staging/test_staging_interleavings.py::test_every_pair_of_operations"
 TRUNCATED = "tests/promises/raftlog/test_raftlog_truncation.py::test_truncation_survives_a_power_failure"
 TRUNCATED_STORE = "tests/promises/raftlog/test_raftlog_truncation.py::test_cut_of_a_store_survives_a_power_failure"
+HOLES = "tests/promises/raftlog/test_raftlog_holes.py::"
 RECEIVED = "tests/promises/raftlog/test_raftlog_received_snapshots.py::"
 TORN = "tests/promises/test_promise_power_stories.py::test_torn_write_stays_away"
 
@@ -29,7 +30,9 @@ MISTAKES: Sequence[Mistake] = (
         "After a power failure during a compaction, entries of a merged segment are gone."),
     Mistake(
         "raftlog-names-found-not-synced", "compactlib/raftlog/store.py",
-        "        self._sync_found()\n",
+        "        sync_names(self._files, self._folder)\n"
+        "        self._files.sync_folder(self._wal_folder)\n"
+        "        self._files.sync_folder(self._logs_folder)\n",
         "",
         (KILLED + "[little-raft_log_store-opening]",),
         "Entries acknowledged after a kill are lost in a power failure, since the names below them never "
@@ -155,8 +158,8 @@ MISTAKES: Sequence[Mistake] = (
         "A version that is lost passes for one that never was."),
     Mistake(
         "cut-of-a-killed-owner-not-synced", "compactlib/raftlog/segment/segments.py",
-        "sorted({*(ref.number for ref in self._view.refs[-1:]), self._newest})",
-        "[self._newest]",
+        "sorted({*(ref.number for ref in self._view.refs[-1:]), self.newest_number})",
+        "[self.newest_number]",
         ("tests/promises/raftlog/test_raftlog_truncation.py::"
          "test_truncation_of_a_killed_owner_survives_a_power_failure",),
         "Truncated entries are there again behind acknowledged ones, and the log cannot be opened."),
@@ -225,9 +228,9 @@ MISTAKES: Sequence[Mistake] = (
         "A segment that is not the newest is torn in a power failure, and the log cannot be opened."),
     Mistake(
         "truncation-removal-not-synced", "compactlib/raftlog/segment/segments.py",
-        "            self._disk.unlink(self._path_of(number))\n"
-        "            self._disk.sync_folder(self.folder)\n",
-        "            self._disk.unlink(self._path_of(number))\n",
+        "                self._disk.unlink(self._path_of(number))\n"
+        "                self._disk.sync_folder(self.folder)\n",
+        "                self._disk.unlink(self._path_of(number))\n",
         (TRUNCATED + "[little-several_segments]",),
         "Of a truncated log an older segment is gone and a newer one is there, so that it has a hole."),
     Mistake(
@@ -237,17 +240,47 @@ MISTAKES: Sequence[Mistake] = (
         (TRUNCATED + "[little-several_segments]",),
         "Of a truncated log an older segment is gone and a newer one is there, so that it has a hole."),
     Mistake(
+        "truncation-removes-the-first-segment", "compactlib/raftlog/segment/segments.py",
+        "        if number != 1 or self.row is not None:\n",
+        "        if number:\n",
+        (HOLES + "test_log_that_was_truncated_to_nothing_keeps_an_empty_first_segment",),
+        "A log that was truncated to nothing looks like one that has lost its first segment."),
+    Mistake(
+        "lost-first-segment-unseen", "compactlib/raftlog/segment/listing.py",
+        "    if row is None and numbers and numbers[0] != 1:\n",
+        "    if row is None and numbers and not numbers[0]:\n",
+        (HOLES + "test_lost_first_segment_without_a_snapshot_is_named_at_opening",),
+        "Acknowledged entries are gone, and the log begins behind them."),
+    Mistake(
+        "lost-newest-segment-unseen", "compactlib/raftlog/segment/listing.py",
+        "    if seal is not None and seal.sealed and not seal.is_alone:\n",
+        "    if seal is not None and not numbers:\n",
+        (HOLES + "test_lost_newest_segment_is_named_at_opening",),
+        "Acknowledged entries are gone, and new ones get their indexes."),
+    Mistake(
+        "log-of-a-store-opened-as-a-store", "compactlib/raftlog/store.py",
+        "        require_no_store(self._folder)\n",
+        "",
+        ("tests/promises/raftlog/test_raftlog_handles.py::test_folder_of_a_log_of_a_store_is_refused_by_name",),
+        "Two owners write in the folder of a log."),
+    Mistake(
+        "resting-segment-taken-back-on-the-disk", "compactlib/raftlog/segment/writer.py",
+        "        if self._file is None:\n            self.index,",
+        "        if False:\n            self.index,",
+        ("tests/promises/raftlog/test_raftlog_handles.py::test_flush_without_handles_is_repeated",),
+        "A flush that finds no file handle closes the log."),
+    Mistake(
         "truncation-seal-not-synced", "compactlib/raftlog/segment/writer.py",
         "        out.write_at(seal.place, [native.encode_seal(seal)])\n"
         "        out.sync()\n"
-        "    finally:\n",
+        "        if not len(kept):\n",
         "        out.write_at(seal.place, [native.encode_seal(seal)])\n"
-        "    finally:\n",
+        "        if not len(kept):\n",
         (TRUNCATED + "[little-within_a_segment]",),
         "Entries that were taken back are there again, and the new ones lie behind them."),
     Mistake(
         "truncation-not-made-again", "compactlib/raftlog/raft_log.py",
-        "            self._own.truncate(self._agreeing_through(max(after, self.state.index)))\n",
+        "            self._own.truncate(self._overruled_above)\n",
         "            pass\n",
         (TRUNCATED_STORE + "[little-several_segments]",),
         "A cut that the WAL holds is never carried out in segments, and a flush writes behind what was cut."),
@@ -308,6 +341,14 @@ MISTAKES: Sequence[Mistake] = (
         ("raft_log_store-crashes",),
         "Acknowledged entries are gone after a power failure."),
     Mistake(
+        "wal-queue-emptied-before-its-batch", "compactlib/raftlog/wal/wal.py",
+        "            taken, taken_bytes = self._queue[:], self.queued_bytes\n",
+        "            taken, taken_bytes = self._queue[:], self.queued_bytes\n"
+        "            self._queue.clear()\n",
+        ("tests/promises/raftlog/test_raftlog_store_refusals.py",
+         "tests/promises/raftlog/test_raftlog_store_failures.py::test_close_during_a_batch_that_is_refused_syncs_again"),
+        "Entries of a batch that a full disk refused are acknowledged by the next sync, which does not write them."),
+    Mistake(
         "raftlog-removal-not-synced", "compactlib/raftlog/store.py",
         "            self._files.sync_folder(self._logs_folder)\n"
         "            for name in removed:\n",
@@ -366,8 +407,8 @@ MISTAKES: Sequence[Mistake] = (
         "A transfer ends whenever the leader takes a newer snapshot."),
     Mistake(
         "pinned-entries-not-flushed", "compactlib/raftlog/raft_log.py",
-        "        live = row.live | self._own.pinned.at_most(row.index)\n",
-        "        live = row.live\n",
+        "        needed = row.needed(held) | (held & self._own.pinned)\n",
+        "        needed = row.needed(held)\n",
         ("tests/promises/raftlog/test_raftlog_pins_and_forecasts.py",),
         "Entries that a transfer needs are gone once the memory that held them is flushed."),
     Mistake(
@@ -404,16 +445,16 @@ MISTAKES: Sequence[Mistake] = (
         "A log whose snapshot was lost is opened, and the machine is begun anew behind what it covers."),
     Mistake(
         "snapshot-of-unknown-outcome-goes-on", "compactlib/raftlog/log/owned_log.py",
-        "                    self._guard.fail(error)\n",
-        "                    self._guard.undone()\n",
+        "                if snapshot_version(self._folder) == before:\n",
+        "                if True:\n",
         ("tests/promises/test_promise_lost_snapshot_folder.py",),
         "Entries are acknowledged that a snapshot covers which was refused and is in force after a crash."),
     Mistake(
         "received-entries-not-taken-again", "compactlib/raftlog/raft_log.py",
-        "            self._take_received(row)\n"
-        "        self._must_truncate",
-        "            pass\n"
-        "        self._must_truncate",
+        "                self._take_received(row)\n"
+        "            after = max(",
+        "                pass\n"
+        "            after = max(",
         (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
         "A received snapshot is in force whose live entries the log never takes."),
     Mistake(

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 import subprocess
 import sys
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,6 +24,7 @@ from compactlib.raftlog import (
     SegmentLimits,
     SegmentLog,
     StoreOptions,
+    verify_log,
 )
 
 OPTIONS = StoreOptions(log=LogOptions(limits=SegmentLimits(max_entries=4)))
@@ -50,6 +54,117 @@ def test_missing_segment_is_named_by_verify_and_stops_the_entries(snapshot: int 
         assert caught.value.index == middle.first
         assert given[-1] == middle.first - 1
         assert next(entry.index for entry in log.entries(middle.last + 1)) == middle.last + 1
+
+
+@pytest.mark.parametrize("opened", [SegmentLog, LogReader])
+def test_lost_first_segment_without_a_snapshot_is_named_at_opening(opened: Callable[[Path], SegmentLog | LogReader],
+                                                                   tmp_path: Path) -> None:
+    with SegmentLog(tmp_path, OPTIONS.log) as log:
+        log.append([(index, 1, b"entry") for index in range(1, 13)])
+    first = tmp_path / f"{1:016d}.segment"
+    first.rename(tmp_path.parent / f"{tmp_path.name}-first")
+    with pytest.raises(CorruptData, match="segment 1 before segment 2"):
+        opened(tmp_path)
+    [finding] = verify_log(tmp_path).findings
+    assert finding.kind == "damage"
+    (tmp_path.parent / f"{tmp_path.name}-first").rename(first)
+    with opened(tmp_path) as log_again:
+        assert [entry.index for entry in log_again.entries()] == list(range(1, 13))
+
+
+def test_log_of_a_store_without_its_first_segment_is_damaged_alone(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, OPTIONS) as store:
+        for name in "ab":
+            store.log(name).append([(index, 1, b"entry") for index in range(1, 13)])
+        store.flush()
+    (tmp_path / "logs" / "a" / f"{1:016d}.segment").unlink()
+    with RaftLogStore(tmp_path, OPTIONS) as store:
+        assert store.status().damaged == ("a",)
+        with pytest.raises(CorruptData, match="segment 1"):
+            store.log("a")
+        assert len(list(store.log("b").entries())) == 12
+
+
+@pytest.mark.parametrize("opened", [SegmentLog, LogReader])
+def test_lost_newest_segment_is_named_at_opening(opened: Callable[[Path], SegmentLog | LogReader],
+                                                 tmp_path: Path) -> None:
+    with SegmentLog(tmp_path, OPTIONS.log) as log:
+        log.append([(index, 1, b"entry") for index in range(1, 15)])
+        log.snapshot(7, live=[2, 7])
+        log.compact(policy=SeedPolicy())
+    max(tmp_path.glob("*.segment")).unlink()
+    with pytest.raises(CorruptData, match="which was ended"):
+        opened(tmp_path)
+
+
+def test_log_of_a_store_without_its_newest_segment_is_damaged(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, OPTIONS) as store:
+        store.log("a").append([(index, 1, b"entry") for index in range(1, 15)])
+        store.flush()
+    max((tmp_path / "logs" / "a").glob("*.segment")).unlink()
+    with RaftLogStore(tmp_path, OPTIONS) as store:
+        assert store.status().damaged == ("a",)
+
+
+def test_lost_row_of_a_log_that_has_dropped_segments_is_named(tmp_path: Path) -> None:
+    with SegmentLog(tmp_path, OPTIONS.log) as log:
+        log.append([(index, 1, b"entry") for index in range(1, 13)])
+        log.snapshot(8, live=())
+        assert log.compact().dropped
+    (tmp_path / "SNAPSHOT").unlink()
+    with pytest.raises(CorruptData, match="never had a snapshot"):
+        SegmentLog(tmp_path)
+
+
+def test_log_without_its_only_segment_and_with_a_snapshot_is_damaged(tmp_path: Path) -> None:
+    with SegmentLog(tmp_path) as log:
+        log.append([(1, 1, b"entry"), (2, 1, b"entry")])
+        log.snapshot(1, live=())
+    (tmp_path / f"{1:016d}.segment").unlink()
+    with pytest.raises(CorruptData, match="no segment"):
+        SegmentLog(tmp_path)
+
+
+def test_log_without_its_only_segment_and_with_a_vote_is_damaged(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, OPTIONS) as store:
+        store.log("a").record_hard_state(3, "member-1")
+    (tmp_path / "logs" / "a" / f"{1:016d}.segment").unlink()
+    with RaftLogStore(tmp_path, OPTIONS) as store:
+        assert store.status().damaged == ("a",)
+
+
+def test_log_that_was_truncated_to_nothing_keeps_an_empty_first_segment(tmp_path: Path) -> None:
+    payload = b"an entry that was taken back" * 1000
+    with SegmentLog(tmp_path, OPTIONS.log) as log:
+        log.append([(index, 1, payload) for index in range(1, 13)])
+        log.sync()
+        log.append([(1, 2, b"another")])
+        log.sync()
+    assert sum(path.read_bytes().count(b"taken back") for path in tmp_path.iterdir()) == 0
+    for _ in range(2):
+        with SegmentLog(tmp_path, OPTIONS.log) as log, LogReader(tmp_path) as reader:
+            assert list(log.entries()) == list(reader.entries()) == [(1, 2, b"another")]
+            assert log.verify().is_sound
+            assert len(log.refs) == 1
+    with SegmentLog(tmp_path, OPTIONS.log) as log:
+        log.snapshot(1, live=())
+    with SegmentLog(tmp_path, OPTIONS.log) as log:
+        assert not (tmp_path / f"{1:016d}.segment").exists()
+        log.append([(index, 2, b"another") for index in range(2, 10)])
+        log.snapshot(8, live=())
+        assert log.compact().dropped
+
+
+def test_log_of_a_store_is_reset_to_nothing_and_opened(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, OPTIONS) as store:
+        log = store.log("a")
+        log.append([(index, 1, b"entry") for index in range(1, 13)])
+        store.flush()
+        log.reset(0)
+        log.append([(1, 2, b"another")])
+        store.flush()
+    with RaftLogStore(tmp_path, OPTIONS) as store:
+        assert list(store.log("a").entries()) == [(1, 2, b"another")]
 
 
 def test_file_that_is_removed_under_an_open_log_is_named_by_its_verify(tmp_path: Path) -> None:
@@ -126,7 +241,10 @@ def test_segment_of_another_format_is_a_finding(tmp_path: Path) -> None:
     with LogReader(tmp_path) as reader:
         paths = [Path(reader.path_of(ref.number)) for ref in reader.refs[:2]]
         paths[0].write_bytes(b"damage")
-        paths[1].write_bytes(b"RASG" + paths[1].read_bytes()[4:])
+        later = bytearray(paths[1].read_bytes())
+        struct.pack_into("<H", later, 8, 3)
+        struct.pack_into("<I", later, 36, zlib.crc32(later[:36]))
+        paths[1].write_bytes(later)
         assert [finding.kind for finding in reader.verify().findings] == ["damage", "format"]
 
 

@@ -33,6 +33,13 @@ def compacted_log(folder: Path) -> Path:
     ("unsealed", 4, [Entry(11, 3, b"synced"), Entry(12, 3, b"synced by close")]),
 ])
 def test_segment_is_read(name: str, number: int, entries: list[Entry], tmp_path: Path) -> None:
+    with SegmentLog(tmp_path) as log:
+        for _ in range(number):
+            # Each takes back the one before, and begins the next segment.
+            log.append([(1, 1, b"one")])
+        if name != "unsealed":
+            log.end_segment()
+        assert [ref.number for ref in log.refs] == [number]
     shutil.copy(GOLDEN / f"{name}.segment", tmp_path / f"{number:016d}.segment")
     with LogReader(tmp_path) as reader:
         assert list(reader.entries()) == entries

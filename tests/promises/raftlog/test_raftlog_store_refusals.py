@@ -37,7 +37,7 @@ def options_of(rng: random.Random, files: FailingFiles) -> StoreOptions:
         log=LogOptions(limits=limits, files=files, keep_links_seconds=choose((0.0, 5.0))),
         background=choose((False, True)), max_wal_bytes=choose((200, 900, 5000)),
         keep_trailing=choose((0, 1, 3)), max_unflushed_files=choose((0, 1, 4)),
-        max_queued_bytes=choose((0, 100, 1 << 20)), max_memtable_entries=choose((20, 1000)))
+        max_queued_bytes=choose((0, 100, 1 << 20)), max_wal_entries=choose((20, 1000)))
 
 
 class Appender:

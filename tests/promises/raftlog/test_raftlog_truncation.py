@@ -87,14 +87,14 @@ def terms_of(entries: Iterable[Entry]) -> Terms:
 
 
 def files_with_entries(folder: Path) -> list[str]:
-    """The segment files, but for an empty newest one."""
+    """The segment files, but for empty ones: the newest, and the first of a log that was truncated to nothing."""
     names = sorted(path.name for path in folder.glob("*.segment") if not path.is_symlink())
-    alone = folder.parent / "alone"
-    shutil.rmtree(alone, ignore_errors=True)
-    alone.mkdir()
-    shutil.copy(folder / names[-1], alone)
-    with LogReader(alone) as reader:
-        return names if reader.refs else names[:-1]
+    found = []
+    for name in names:
+        with open_segment(folder, int(name.partition(".")[0]), newest=True) as reader:
+            if len(reader.index):
+                found.append(name)
+    return found
 
 
 class Beside:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -12,8 +13,11 @@ from typing import Any, Literal
 import attrs
 import pytest
 
+from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.errors import DiskFull, StorageError, TaskFailed
+from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
+from compactlib.observer import Observer
 from compactlib.raftlog import (
     DeadRatio,
     Entry,
@@ -65,7 +69,7 @@ def test_request_during_a_compaction_is_carried_out_after_it(tmp_path: Path) -> 
 def test_worker_calls_the_trigger_once_in_a_period(tmp_path: Path) -> None:
     clock = ManualClock(1e9)
     with half_dead(tmp_path, trigger=DeadRatio(2.0), clock=clock) as log:
-        worker = LogCompactionWorker(log, every_seconds=60.0, clock=clock)
+        worker = LogCompactionWorker(log, every_seconds=60.0)
         assert worker.run_pending()
         assert worker.last_report is not None
         assert worker.last_report.done
@@ -96,8 +100,8 @@ def test_compaction_that_found_no_room_is_tried_again(tmp_path: Path) -> None:
         return act()
 
     clock = ManualClock(1e9)
-    with half_dead(tmp_path, files=FilesInFront(step)) as log:
-        worker = LogCompactionWorker(log, every_seconds=None, clock=clock)
+    with half_dead(tmp_path, files=FilesInFront(step), clock=clock) as log:
+        worker = LogCompactionWorker(log, every_seconds=None)
         worker.request(SeedPolicy())
         assert worker.run_pending()
         assert worker.failures == 1
@@ -163,35 +167,78 @@ def test_files_stay_until_the_host_was_notified(tmp_path: Path) -> None:
         assert files_of(log) == before - set(report.dropped)
 
 
+def test_writer_of_a_closed_log_rests(machine_log: RaftLog) -> None:
+    def applied() -> int:
+        raise AssertionError("the machine of a closed log is not asked")
+
+    writer = SnapshotWriter(machine_log, applied=applied, copy=lambda: MachineCopy(-1, (), ()))
+    machine_log.close()
+    writer.request()
+    for _ in range(3):
+        writer.run_pending()
+    assert writer.failures == 0
+
+
 @pytest.fixture
-def machine_log(tmp_path: Path) -> Iterator[RaftLog]:
-    with open_log(tmp_path / "log", StoreOptions(background=False)) as log:
+def clock() -> ManualClock:
+    return ManualClock(1e9)
+
+
+@pytest.fixture
+def machine_log(clock: ManualClock, tmp_path: Path) -> Iterator[RaftLog]:
+    with open_log(tmp_path / "log", StoreOptions(log=LogOptions(clock=clock), background=False)) as log:
         yield log
 
 
 def test_snapshot_is_written_once_enough_was_applied(machine_log: RaftLog) -> None:
     log = machine_log
-    writer = SnapshotWriter(log, applied=lambda: log.last_index, when=5,
+    writer = SnapshotWriter(log, applied=lambda: log.last_index, when=5, every_seconds=None,
                             copy=lambda: MachineCopy(log.last_index, [1], [b"st", b"ate"]))
-    worker = LogCompactionWorker(log, snapshots=writer, every_seconds=None)
     log.append([(index, 1, b"x") for index in range(1, 4)])
-    worker.run_pending()
-    assert worker.last_snapshot.is_empty
-    assert "entries were applied" in worker.last_snapshot.why
+    writer.run_pending()
+    assert log.state.index == -1
+    assert writer.why == "no snapshot is due: 4 entries were applied since snapshot -1, when=5"
     log.append([(index, 1, b"x") for index in range(4, 7)])
-    worker.wake()
-    worker.run_pending()
-    assert (worker.last_snapshot.kind, worker.last_snapshot.index) == ("snapshot", 6)
+    writer.wake()
+    writer.run_pending()
+    assert (log.state.index, writer.why) == (6, "7 entries were applied since snapshot -1, when=5")
     assert log.state.manifest is not None
     assert log.state.manifest.state_bytes == 5
     assert (log.state.index, list(log.state.live)) == (6, [1])
     log.append([(7, 1, b"x")])
-    worker.request_snapshot()
-    worker.run_pending()
+    writer.request()
+    writer.run_pending()
     assert log.state.index == 7
 
 
-def test_snapshot_that_the_disk_refused_is_written_later(machine_log: RaftLog) -> None:
+def test_snapshot_is_written_during_a_compaction(tmp_path: Path) -> None:
+    """A compaction at a low rate takes hours; the machine's state does not wait for it."""
+    options = StoreOptions(log=LogOptions(limits=SegmentLimits(max_entries=8)), background=False)
+    with open_log(tmp_path / "log", options) as log:
+        log.append([(index, 1, b"x") for index in range(1, 101)])
+        log.flush()
+        log.snapshot(90, range(1, 91, 9))
+        indexes: list[int] = []
+
+        class Slow:
+            def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+                    observer: Observer | None = None) -> Iterator[RewriteResult | RewriteFailure]:
+                with ThreadPoolExecutor(1) as other:
+                    other.submit(writer.run_pending).result(60)
+                indexes.append(log.state.index)
+                return LocalExecutor().run(tasks, budget=budget, observer=observer)
+
+        writer = SnapshotWriter(log, applied=lambda: 95, copy=lambda: MachineCopy(95, range(1, 91, 9), [b"state"]),
+                                when=1, every_seconds=None)
+        worker = LogCompactionWorker(log, executor=Slow(), every_seconds=None)
+        worker.request(SeedPolicy())
+        assert worker.run_pending()
+        assert indexes == [95]
+        assert worker.last_report is not None
+        assert worker.last_report.done
+
+
+def test_snapshot_that_the_disk_refused_is_written_later(clock: ManualClock, machine_log: RaftLog) -> None:
     log, full = machine_log, [True]
 
     def pieces() -> Iterator[bytes]:
@@ -199,34 +246,37 @@ def test_snapshot_that_the_disk_refused_is_written_later(machine_log: RaftLog) -
             raise DiskFull(operation="write", path="state", errno=28)
         yield b"state"
 
-    clock = ManualClock(1e9)
-    writer = SnapshotWriter(log, applied=lambda: log.last_index, when=1,
+    writer = SnapshotWriter(log, applied=lambda: log.last_index, when=1, every_seconds=None,
                             copy=lambda: MachineCopy(log.last_index, [], pieces()))
-    worker = LogCompactionWorker(log, snapshots=writer, every_seconds=None, clock=clock)
     log.append([(1, 1, b"x")])
-    worker.run_pending()
-    assert isinstance(worker.last_error, StorageError)
+    writer.run_pending()
+    assert isinstance(writer.last_error, StorageError)
     assert log.state.index == -1
     full[0] = False
     clock.advance(2.0)
-    worker.run_pending()
+    writer.run_pending()
     assert log.state.index == 1
 
 
-def test_worker_is_stopped_with_its_log(tmp_path: Path) -> None:
-    workers: list[LogCompactionWorker] = []
+def test_workers_are_stopped_with_their_log(tmp_path: Path) -> None:
+    workers: list[LogCompactionWorker | SnapshotWriter] = []
 
-    def make(log: RaftLog) -> LogCompactionWorker:
-        workers.append(LogCompactionWorker(log))
-        return workers[-1]
+    def compacts(log: RaftLog) -> LogCompactionWorker:
+        workers.append(worker := LogCompactionWorker(log))
+        return worker
+
+    def writes(log: RaftLog) -> SnapshotWriter:
+        workers.append(writer := SnapshotWriter(log, applied=lambda: -1, copy=lambda: MachineCopy(-1, (), ())))
+        return writer
 
     with open_log(tmp_path / "log") as log:
-        log.attach(worker=make)
+        log.attach(compacts, writes)
+        assert all(worker.is_running for worker in workers)
         log.append([(index, 1, b"x") for index in range(1, 100)])
         log.flush()
         log.snapshot(90, [7])
         log.flush()
-    assert workers[0].failures == 0
+    assert [(worker.failures, worker.is_running) for worker in workers] == [(0, False)] * 2
 
 
 @attrs.frozen
@@ -240,15 +290,17 @@ class Seen(SeedPolicy):
         return super().choose(view, now)
 
 
-def test_requests_beside_any_step_of_a_turn_are_carried_out(machine_log: RaftLog) -> None:
+@pytest.mark.parametrize("compacts", [True, False])
+def test_requests_beside_any_step_of_a_turn_are_carried_out(compacts: bool, machine_log: RaftLog) -> None:
     log = machine_log
     log.append([(1, 1, b"x")])
     log.snapshot(1, ())
-    writer = SnapshotWriter(log, applied=lambda: log.last_index, when=None,
-                            copy=lambda: MachineCopy(log.last_index, (), [b"state"]))
-    worker = LogCompactionWorker(log, snapshots=writer, every_seconds=None)
-    places = iter(range(10_000))
     policy = Seen()
+    writer = SnapshotWriter(log, applied=lambda: log.last_index, when=None, every_seconds=None,
+                            copy=lambda: MachineCopy(log.last_index, (), [b"state"]))
+    compactor = LogCompactionWorker(log, every_seconds=None)
+    worker = compactor if compacts else writer
+    places = iter(range(10_000))
     left = 0
 
     def request_once(frame: FrameType, event: str, _: object) -> Any:
@@ -260,8 +312,10 @@ def test_requests_beside_any_step_of_a_turn_are_carried_out(machine_log: RaftLog
         if event == "opcode":
             left -= 1
             if left == 0:
-                worker.request_snapshot()
-                worker.request(policy)
+                if compacts:
+                    compactor.request(policy)
+                else:
+                    writer.request()
         return request_once
 
     while left <= 0:
@@ -277,5 +331,6 @@ def test_requests_beside_any_step_of_a_turn_are_carried_out(machine_log: RaftLog
         while worker.run_pending():
             pass
         if left <= 0:
-            assert (log.state.index, len(policy.calls)) == (log.last_index, 1), f"requested before byte code {place}"
-    assert place > 100
+            assert len(policy.calls) == 1 if compacts else log.state.index == log.last_index, (
+                f"requested before byte code {place}")
+    assert place > 50

@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from compactlib.errors import InvalidInput
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import DropDead, Entry, SegmentLog
-from compactlib.raftlog.compaction.clump import plan_clump
+from compactlib.raftlog.policy import plan_clump
 from tests.raftlog.compaction_logs import options
 
 

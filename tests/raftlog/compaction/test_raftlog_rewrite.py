@@ -41,7 +41,7 @@ def attempt(number: int = 1, *, budget: Budget | None = None, observer: Observer
 
 def contents(result: RewriteResult) -> list[Entry]:
     """Every entry of the new file, read back."""
-    with SegmentReader(result.files[0].path, tail="refuse") as reader:
+    with SegmentReader(result.files[0].path, sealed=True) as reader:
         read = list(reader.scan())
         assert len(read) == len(reader.index) == result.files[0].entries
         return [entry for entry in read if isinstance(entry, Entry)]

@@ -106,13 +106,13 @@ def test_the_same_bytes_are_written_today(name: str, tmp_path: Path) -> None:
 
 
 def test_a_sealed_segment_with_a_gap_and_an_empty_payload_is_read() -> None:
-    with SegmentReader(GOLDEN / "sealed.segment", tail="refuse", number=3) as reader:
+    with SegmentReader(GOLDEN / "sealed.segment", sealed=True, number=3) as reader:
         assert list(reader.scan()) == READ
         assert (len(reader.index), reader.loaded.seal.sealed) == (5, True)
 
 
 def test_a_cut_segment_is_read_up_to_the_cut() -> None:
-    with SegmentReader(GOLDEN / "cut.segment", tail="refuse", number=3) as reader:
+    with SegmentReader(GOLDEN / "cut.segment", sealed=True, number=3) as reader:
         assert list(reader.scan()) == READ[:3]
         assert (len(reader.index), reader.loaded.seal.sealed) == (3, True)
 
@@ -126,6 +126,7 @@ def test_a_segment_left_open_is_read() -> None:
 def test_a_compacted_segment_is_read(tmp_path: Path) -> None:
     shutil.copy(GOLDEN / "compacted.segment", tmp_path / "0000000000000001.segment")
     write_snapshot_meta(LocalFiles(), tmp_path, SnapshotMeta(12, live=IndexSet.from_sorted([2, 3, 7, 12])))
+    SegmentWriter.create(LocalFiles(), tmp_path, 4).close()
     with LogReader(tmp_path) as log:
         assert list(log.entries()) == [Entry(index, 5, b"entry %d" % index) for index in (2, 3, 7, 12)]
         assert log.read(5) == DeadEntry(5, 12)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from array import array
 
 import attrs
 import pytest
@@ -88,5 +87,3 @@ def test_columns_and_records_are_the_same(rows: list[tuple[int, int, int, int, i
     assert len(found) == len(rows)
     assert native.encode_records(found) == region
     assert list(native.indexes_of(region)) == [row[0] for row in rows]
-    moved = native.decode_records(native.moved(region, range(len(rows))))
-    assert moved.columns == attrs.evolve(found, offsets=array("Q", range(len(rows)))).columns

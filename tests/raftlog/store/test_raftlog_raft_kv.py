@@ -12,7 +12,7 @@ import pytest
 
 from compactlib.errors import Busy, NotFound
 from compactlib.raftlog import LogCompactionWorker, LogOptions, SegmentLimits, StoreOptions
-from compactlib.raftlog.compaction.clump import plan_clump
+from compactlib.raftlog.policy import plan_clump
 from examples.kv_machine import KvMachine, Put
 from examples.raft_kv import KvStore
 from tests.raftlog.wrapped_files import UnsyncedFiles
@@ -27,7 +27,7 @@ def options(entries: int = 64) -> StoreOptions:
 def settle(store: KvStore) -> None:
     """Everything to segments, and the worker at rest."""
     store.log.flush()
-    worker = store.log._worker  # noqa: SLF001
+    (worker,) = store.log._workers  # noqa: SLF001
     assert isinstance(worker, LogCompactionWorker)
     while worker.run_pending():
         pass

@@ -21,11 +21,10 @@ from hypothesis import given, strategies as st
 
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput, Unsupported
-from compactlib.files import LocalFiles
 from compactlib.guard import Guard
-from compactlib.raftlog import StoreOptions, open_log
+from compactlib.raftlog import LogOptions, StoreOptions, open_log
 from compactlib.raftlog.wal.frames import (
-    FileHeader,
+    FILE_HEADER,
     Frame,
     RecoveredWal,
     cut_frame,
@@ -43,8 +42,8 @@ PAGE = Path(__file__).parents[3] / "docs" / "formats" / "raftlog-wal.md"
 
 
 def new_wal(folder: Path) -> Wal:
-    wal = Wal(folder, Guard("a WAL"), max_bytes=1 << 20, files=LocalFiles(), clock=ManualClock(1.0),
-              recovered=RecoveredWal())
+    options = StoreOptions(log=LogOptions(clock=ManualClock(1.0)))
+    wal = Wal(folder, Guard("a WAL"), options, RecoveredWal())
     wal.begin()
     return wal
 
@@ -109,11 +108,11 @@ def test_the_example_of_the_page_matches_the_written_bytes(tmp_path: Path) -> No
 def test_the_header_matches_its_page() -> None:
     body = b"CLRAFWAL" + struct.pack("<HHIQQQ", 1, 0, 0, 7, 4096, 10**9) + bytes(20)
     data = body + struct.pack("<I", zlib.crc32(body))
-    assert FileHeader(7, 4096, 10**9).encode() == data
-    assert FileHeader.decode(data, "x") == FileHeader(7, 4096, 10**9)
+    assert FILE_HEADER.encode(7, 4096, 10**9) == data
+    assert FILE_HEADER.decode_header(data, "x") == (7, 4096, 10**9)
     for place in range(64):
         with pytest.raises(CorruptData):
-            FileHeader.decode(flipped(data, place, 0x20), "x")
+            FILE_HEADER.decode_header(flipped(data, place, 0x20), "x")
 
 
 def test_a_later_version_is_unsupported(tmp_path: Path) -> None:
