@@ -761,8 +761,8 @@ class RaftLog(OwnedLog):
                     if not self._guard.is_open:
                         incoming.close()
                     raise
-                incoming.close()
                 try:
+                    incoming.close()
                     self._take_received(row)
                     with self._lock:
                         self._own.row = row

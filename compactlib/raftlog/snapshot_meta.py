@@ -84,9 +84,10 @@ class SnapshotManifest:
             Unsupported: a later release wrote it.
         """
         live = IndexSet.from_bytes(data, path=path)
-        found, wanted = (len(data), _live_crc(data)), (self.live_bytes, self.live_crc)
+        found = len(data), _live_crc(data), self.index + 1 - _kept_from(live, self.index)
+        wanted = self.live_bytes, self.live_crc, self.kept
         if found != wanted or (live and live.last > self.index):
-            raise CorruptData(path=path, offset=0, expected=f"(bytes, CRC) {wanted}, up to index {self.index}",
+            raise CorruptData(path=path, offset=0, expected=f"(bytes, CRC, kept) {wanted}, up to index {self.index}",
                               found=f"{found}, up to {live.last if live else None}")
         return live
 

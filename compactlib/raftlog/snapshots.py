@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from compactlib._arguments import require_whole
 from compactlib._closing import closed_on_failure
 from compactlib.errors import Closed, CorruptData, Stale, StorageError
 from compactlib.files.checksum import crc32
@@ -292,13 +293,18 @@ def is_half_installed(folder: StrPath, row: SnapshotMeta) -> bool:
         os.path.join(folder, SNAPSHOTS_FOLDER, _name(row.manifest, "entries"))) is not None
 
 
-def _batches(state: Iterable[Buffer]) -> Iterator[bytes]:
+def _batches(state: Iterable[Buffer]) -> Iterator[Buffer]:
+    """Join small pieces; a large one is not copied."""
     batch = bytearray()
     for piece in state:
-        batch += piece
-        if len(batch) >= _PIECE_BYTES:
+        is_large = memoryview(piece).nbytes >= _PIECE_BYTES
+        if not is_large:
+            batch += piece
+        if is_large or len(batch) >= _PIECE_BYTES:
             yield bytes(batch)
             batch.clear()
+        if is_large:
+            yield piece
     yield bytes(batch)
 
 
@@ -339,11 +345,14 @@ class StateReader(ReadDescriptor):
             piece_bytes: size of the pieces but the last.
 
         Raises:
+            InvalidInput: `offset` lies behind the end, or `piece_bytes` is below 1.
             CorruptData: the bytes are not the state that was written; do not use the pieces.
             Closed: the reader was closed.
             StorageError: the disk refused.
         """
         size, is_whole, crc, held = self.manifest.state_bytes, offset == 0, 0, b""
+        require_whole("offset", offset, most=size)
+        require_whole("piece_bytes", piece_bytes, 1)
         while offset < size and (data := self._read(offset, piece_bytes)):
             if held:
                 yield held

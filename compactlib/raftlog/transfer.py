@@ -21,7 +21,7 @@ Pieces and entries are binary, other messages JSON.
 (12, b'{"index":60}', Installed(index=60))
 
 The receiver changes nothing in the log before the whole snapshot is on the disk and was checked. The state that has
-arrived stays for the next stream with the same snapshot, unless the disk refused or the state is not the manifest's.
+arrived stays for the next stream with the same snapshot, unless a disk refused or the state is not the manifest's.
 """
 
 from __future__ import annotations
@@ -480,8 +480,11 @@ class _Receiver:
                 incoming.write(offset, part)
                 offset += len(part)
             self.log._install(incoming, live)
-        except (CorruptData, StorageError) as error:
-            if not isinstance(error, FrameDamaged):
+        except (CorruptData, StorageError, TransferRefused) as error:
+            # The leader checks the state while it sends all of it: its refusal may mean that the pieces are damaged.
+            is_wrong = (error.by_peer and offset > 0 and not resumed_at if isinstance(error, TransferRefused)
+                        else not isinstance(error, FrameDamaged))
+            if is_wrong:
                 with contextlib.suppress(StorageError):
                     incoming.discard()
             raise

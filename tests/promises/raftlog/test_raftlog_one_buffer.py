@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -62,3 +63,17 @@ def test_a_snapshot_of_a_state_in_one_buffer_is_whole(tmp_path: Path) -> None:
         with pytest.raises(TypeError):
             log.snapshot(5, [], ["text"])  # type: ignore[list-item]
         assert log.verify().is_sound
+
+
+def test_a_state_in_one_piece_is_not_copied(tmp_path: Path) -> None:
+    state = bytes(32 << 20)
+    with open_log(tmp_path / "log", StoreOptions(background=False)) as log:
+        log.append(ROWS)
+        tracemalloc.start()
+        try:
+            log.snapshot(3, [], [b"small", state, b"small"])
+            assert tracemalloc.get_traced_memory()[1] < 8 << 20
+        finally:
+            tracemalloc.stop()
+        with log.open_state() as reader:
+            assert b"".join(reader.pieces()) == b"".join([b"small", state, b"small"])

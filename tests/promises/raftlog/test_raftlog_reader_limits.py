@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.errors import CorruptData, StorageError
+from compactlib.errors import CorruptData, InvalidInput, StorageError
 from compactlib.raftlog import (
     DamagedEntry,
     DeadEntry,
@@ -24,6 +24,8 @@ from compactlib.raftlog import (
     LogReader,
     SegmentLimits,
     SegmentLog,
+    StoreOptions,
+    open_log,
     open_segment,
     verify_log,
 )
@@ -113,3 +115,15 @@ def test_log_that_cannot_be_opened_is_verified_segment_by_segment(folder: Path) 
     report = verify_log(folder)
     assert report.findings
     assert report.records > 80
+
+
+@pytest.mark.parametrize("arguments", [{"offset": -1}, {"offset": 6}, {"piece_bytes": 0}, {"piece_bytes": -1}])
+def test_a_wrong_piece_of_a_state_is_not_taken_for_damage(arguments: dict[str, int], tmp_path: Path) -> None:
+    with open_log(tmp_path / "log", StoreOptions(background=False)) as log:
+        log.append([(1, 1, b"one")])
+        log.snapshot(1, [], [b"state"])
+        with log.open_state() as reader:
+            with pytest.raises(InvalidInput):
+                list(reader.pieces(**arguments))
+            assert list(reader.pieces(1, piece_bytes=3)) == [b"tat", b"e"]
+            assert list(reader.pieces(5)) == []

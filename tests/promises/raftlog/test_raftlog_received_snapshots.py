@@ -25,7 +25,8 @@ import attrs
 import pytest
 
 from compactlib.errors import Busy, Closed, CorruptData, InvalidInput, Stale, StorageError, Unsupported
-from compactlib.files import Files, LocalFiles
+from compactlib.files import Files, LocalFiles, OutFile, StrPath
+from compactlib.files.disk import LocalOutFile
 from compactlib.raftlog import (
     DeadEntry,
     Entry,
@@ -333,6 +334,34 @@ def test_damaged_state_of_the_leader_is_named_on_both_sides(tmp_path: Path) -> N
         assert isinstance(ended.sent, CorruptData), ended
         assert isinstance(ended.received, TransferRefused), ended
         assert "corrupt data" in ended.received.detail
+        require_unchanged(to)
+
+
+def test_state_of_a_damaged_leader_is_not_continued(tmp_path: Path) -> None:
+    """The part that has arrived is discarded, so that the state of a sound member with the same snapshot is taken."""
+    with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+        (stored,) = (tmp_path / "leader").rglob("*.state")
+        stored.write_bytes(b"!" + STATE[1:])
+        assert isinstance(transfer(of, to).sent, CorruptData)
+        stored.write_bytes(STATE)
+        ended = transfer(of, to)
+        require_installed(ended, to)
+        assert ended.received.resumed_at == 0
+
+
+@pytest.mark.parametrize("kept", [1, LAST + 2])
+def test_manifest_that_contradicts_its_live_set_is_refused(kept: int, tmp_path: Path) -> None:
+    """The follower would store it, and need it to rebuild a damaged live set."""
+    def change(frame: Passing) -> Sequence[bytes]:
+        if frame.kind != "offer":
+            return [frame.data]
+        offer = json.loads(frame.data[12:-4])
+        offer["manifest"]["kept"] = kept
+        return [rebuilt(frame, json.dumps(offer).encode())]
+
+    with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+        ended = transfer(of, to, change=change)
+        assert isinstance(ended.received, CorruptData), ended
         require_unchanged(to)
 
 
@@ -837,6 +866,34 @@ def test_disk_that_refuses_leaves_the_old_log_or_a_closed_one(had: str, tmp_path
             if files.count < fail_at:
                 break
     assert set(ends) == {"well", "unchanged", "closed"}
+
+
+class RefusedClose(LocalOutFile):
+    def close(self) -> None:
+        was_open = bool(self._descriptors)
+        super().close()
+        if was_open:
+            raise StorageError.from_os(OSError(errno.EIO, os.strerror(errno.EIO)), "close", self.path)
+
+
+class RefusingClose(LocalFiles):
+    """A disk that reports an error when the live entries of a received snapshot are closed."""
+
+    def create(self, path: StrPath) -> OutFile:
+        is_refused = os.fspath(path).endswith(".entries")
+        return RefusedClose(path, os.O_CREAT | os.O_EXCL, 0o644) if is_refused else super().create(path)
+
+
+def test_log_whose_switch_was_not_taken_up_is_closed(tmp_path: Path) -> None:
+    """Its row names the snapshot; opening it would truncate what is appended above the old row."""
+    with follower(tmp_path / "follower"):
+        pass
+    with leader(tmp_path / "leader") as of, member(tmp_path / "follower", RefusingClose()) as to:
+        assert isinstance(transfer(of, to).received, StorageError)
+        with pytest.raises(Closed):
+            to.append([entry(11)])
+    with member(tmp_path / "follower") as to:
+        require_snapshot(to)
 
 
 def how_it_ended(ended: Ended, to: Member, agreed: Sequence[Entry], had: Sequence[Entry]) -> str:
