@@ -68,8 +68,7 @@ class _Kind:
         self.given = given
         for option, (_, kinds, _) in _OPTIONS.items():
             if getattr(given, option) is not None and self.name not in kinds:
-                raise InvalidInput(f"--{option} is for a {', '.join(kinds)}; {path} is a "
-                                   f"{self.name}; leave it out")
+                raise InvalidInput(f"--{option} is for a {', '.join(kinds)}; {path} is a {self.name}; leave it out")
         if given.policy not in (None, *self.policies):
             raise InvalidInput(f"{path} is a {self.name}, for which there is no policy {given.policy!r}; give one of "
                                f"{', '.join(self.policies)}")
@@ -302,8 +301,9 @@ class _Repository(_Kind):
             self.names = [name for name in map(repository_in, store.partitions())
                           if name is not None and given.repository in (None, name)]
         if not self.names:
-            raise NotFound(f"{path} is an SQLite file that holds no repository {given.repository or ''!r}; name "
-                           f"another file or repository")
+            wanted = "" if given.repository is None else f" {given.repository!r}"
+            raise NotFound(f"{path} is an SQLite file that holds no repository{wanted}; name another file or "
+                           f"repository")
 
     def described(self) -> tuple[str, dict[str, Any]]:
         rows: list[dict[str, Any]]

@@ -159,6 +159,9 @@ def test_several_repositories_of_a_file_are_chosen_by_name(tmp_path: Path, capsy
     assert "holds no repository 'other'" in refusal(capsys, "plan", path, "--repository", "other")
     assert "--repository NAME" in refusal(capsys, "verify", path)
     assert answer(capsys, "verify", path, "--repository", "second")[0] == 0
+    other = tmp_path / "other.sqlite"
+    SqliteStore(other).close()
+    assert "holds no repository; name another file" in refusal(capsys, "inspect", other)
 
 
 # --- compact ------------------------------------------------------------------------------------------------------
