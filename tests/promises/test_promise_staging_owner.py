@@ -5,6 +5,7 @@ same object store deletes nothing until its operator has called `adopt_ranges`.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from abc import ABC, abstractmethod
@@ -18,6 +19,7 @@ from compactlib.errors import Stale
 from compactlib.kv import KVStore, MemoryStore, Retries, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects, ObjectRef, ObjectStore
 from compactlib.objects.errors import ObjectStoreFailed
+from compactlib.objects.register import ObjectRegister
 from compactlib.staging import CommittedRanges, Repository, StagingOptions, StagingWorker
 from compactlib.testing import StoreInFront
 
@@ -316,6 +318,18 @@ class SayingWorld(InMemory):
 
     def catalogue(self, name: str) -> KVStore:
         return self.store
+
+
+def test_identity_and_owner_have_their_documented_members() -> None:
+    world = SayingWorld("a place")
+    world.open(repository="prod")
+    version = ObjectRegister(world.objects, "owner").read()
+    stored = world.store.get(b"staging/prod", b"identity").value
+    assert version is not None
+    identity = json.loads(stored[stored.index(b"{"):stored.rindex(b"}") + 1])
+    assert identity == {"id": identity["id"], "ranges": version.id.hex()}
+    assert json.loads(version.value) == {"id": identity["id"], "repository": "prod", "place": "a place"}
+    assert len(bytes.fromhex(identity["id"])) == 16
 
 
 def test_refusal_names_both_places_until_adopted() -> None:

@@ -694,10 +694,16 @@ MISTAKES: Sequence[Mistake] = (
         "A reset finds nothing in a token that was emptied meanwhile, and does nothing."),
     Mistake(
         "staging-crossed-base-takes-one", "compactlib/staging/ranges/committed.py",
-        "            yield key, _DISAGREEMENT\n",
+        "            yield key, strategy\n",
         "            yield key, theirs\n",
         ("tests/promises/staging/test_staging_criss_cross.py",),
         "Branches that merged each other lose a change, or not, by the accident of commit ids."),
+    Mistake(
+        "staging-parts-in-any-order", "compactlib/staging/rewrite.py",
+        "        return self.above < made.min_key and (self.last is None or made.max_key <= self.last)\n",
+        "        return True\n",
+        ("tests/promises/staging/test_staging_parts.py",),
+        "An executor that gives the parts of a merge in another order leaves ranges in which keys are not found."),
     Mistake(
         "kv-any-version-fits", "compactlib/kv/store.py",
         "(type(predicate) is type(version) and predicate == version)",
