@@ -115,7 +115,7 @@ class LocalObjects(ObjectStore):
 
         The names may be of killed processes. A running process syncs its names before `create` returns.
         """
-        if self._settled.get(folder):
+        if self._settled.get(folder) and os.path.isdir(folder):
             return
         if folder != self.folder:
             above = os.path.dirname(folder)
