@@ -696,6 +696,18 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/test_promise_damaged_leftovers.py",),
         "A damaged value is returned as an empty value."),
     Mistake(
+        "kv-damaged-values-returned", "compactlib/kv/store.py",
+        "                raise entry.damage\n",
+        "                pass\n",
+        ("tests/promises/kv/test_kv_damaged_row.py",),
+        "Damaged values are returned as empty values."),
+    Mistake(
+        "sqlite-foreign-file-filled", "compactlib/kv/sqlite.py",
+        "                if not _is_ready(connection, self._path, create=True):\n",
+        "                if True:\n",
+        ("tests/promises/kv/test_kv_another_creator.py",),
+        "A store writes its table and its ids into the file of another program."),
+    Mistake(
         "kv-damage-before-its-page", "compactlib/kv/sqlite.py",
         "        return KVEntry(key, b\"\", version, damage)\n",
         "        raise damage\n",
