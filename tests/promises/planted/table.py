@@ -786,9 +786,9 @@ MISTAKES: Sequence[Mistake] = (
         "All objects below a new folder are gone after a power failure."),
     Mistake(
         "objects-settled-unsynced", "compactlib/objects/local.py",
-        "        with contextlib.suppress(ReadOnly):\n"
-        "            self._settle(folder)\n",
-        "        pass\n",
+        "            with contextlib.suppress(ReadOnly):\n"
+        "                self._settle(folder)\n",
+        "            pass\n",
         (KILLED + "[little-local_objects-offers]",),
         "An object that was read is gone after a power failure."),
     Mistake(
