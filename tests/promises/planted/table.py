@@ -743,6 +743,18 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/test_promise_damaged_leftovers.py",),
         "A damaged value is returned as an empty value."),
     Mistake(
+        "kv-damaged-values-returned", "compactlib/kv/store.py",
+        "                raise entry.damage\n",
+        "                pass\n",
+        ("tests/promises/kv/test_kv_damaged_row.py",),
+        "Damaged values are returned as empty values."),
+    Mistake(
+        "sqlite-foreign-file-filled", "compactlib/kv/sqlite.py",
+        "                if not _is_ready(connection, self._path, create=True):\n",
+        "                if True:\n",
+        ("tests/promises/kv/test_kv_another_creator.py",),
+        "A store writes its table and its ids into the file of another program."),
+    Mistake(
         "kv-damage-before-its-page", "compactlib/kv/sqlite.py",
         "        return KVEntry(key, b\"\", version, damage)\n",
         "        raise damage\n",
@@ -821,9 +833,9 @@ MISTAKES: Sequence[Mistake] = (
         "All objects below a new folder are gone after a power failure."),
     Mistake(
         "objects-settled-unsynced", "compactlib/objects/local.py",
-        "        with contextlib.suppress(ReadOnly):\n"
-        "            self._settle(folder)\n",
-        "        pass\n",
+        "            with contextlib.suppress(ReadOnly):\n"
+        "                self._settle(folder)\n",
+        "            pass\n",
         (KILLED + "[little-local_objects-offers]",),
         "An object that was read is gone after a power failure."),
     Mistake(
