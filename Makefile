@@ -67,7 +67,8 @@ imports: setup
 	$(call step,imports,lint-imports --no-logo)
 
 mypy: setup
-	$(call step,mypy,mypy && python scripts/readme_examples.py build/readme && mypy build/readme/*.py)
+	$(call step,mypy,mypy && python scripts/readme_examples.py build/readme && mypy build/readme/*.py && \
+	    cd benchmarks && MYPYPATH=.:.. mypy --config-file ../pyproject.toml --cache-dir ../.mypy_cache *.py)
 
 # An installed copy, away from the sources: it is what users' type checkers see, py.typed included. Without the cache,
 # because uv would take a copy built earlier for as long as pyproject.toml stays the same.

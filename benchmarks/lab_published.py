@@ -9,11 +9,13 @@ segment for `mixed`, two for `user_and_survivors`, six for the others; everythin
 
 from __future__ import annotations
 
+from fixed_number import Preference
+
 SCHEMES = ("mixed", "user_and_survivors", "multi_log", "sfs", "warcip", "dac", "fadac", "sepbit")
 """In the order of the columns' rows; the simulator's own names: NoSep, SepGC, MultiLog, SFS, WARCIP, DAC, FADaC,
 SepBIT."""
 
-SYNTHETIC: dict[tuple[str, str], tuple[float, ...]] = {
+SYNTHETIC: dict[tuple[str, Preference], tuple[float, ...]] = {
     ("zipf 0.8", "dead share"): (3.3386, 3.2976, 3.1261, 2.9934, 3.2223, 2.9811, 2.9237, 3.0596),
     ("zipf 0.8", "root benefit"): (3.0516, 2.9865, 2.7507, 2.6048, 2.8025, 2.5534, 2.5162, 2.7453),
     ("zipf 1.0", "dead share"): (3.2131, 3.1487, 2.6575, 2.4623, 2.9709, 2.4893, 2.3977, 2.5885),
@@ -26,7 +28,7 @@ SYNTHETIC: dict[tuple[str, str], tuple[float, ...]] = {
 """60,000 pages written in order, then 600,000 overwrites; a collection of at most 8 victims, each 15 % dead, once more
 than 15 % are dead; 64 pages a segment. By load and preference."""
 
-TRACE: dict[tuple[float, int, str], tuple[float, ...]] = {
+TRACE: dict[tuple[float, int, Preference], tuple[float, ...]] = {
     (0.10, 64, "dead share"): (1.1180, 1.1069, 1.1015, 1.1045, 1.1012, 1.0842, 1.1029, 1.1074),
     (0.10, 64, "root benefit"): (1.1140, 1.1095, 1.1116, 1.1172, 1.1053, 1.0963, 1.1151, 1.1098),
     (0.10, 256, "dead share"): (1.2073, 1.1858, 1.2084, 1.2021, 1.1889, 1.1891, 1.1865, 1.1891),

@@ -34,7 +34,6 @@ from compactlib.observer import Observer
 from compactlib.raftlog import LogCompactionReport, LogOptions, SegmentLimits, SegmentLog
 from compactlib.raftlog.compaction import rewrite
 from compactlib.raftlog.names import segment_name
-from compactlib.raftlog.segment import format as native
 from compactlib.rewrite import RewriteOutcome
 
 PAYLOAD_BYTES = 1024
@@ -209,8 +208,8 @@ def rewrite_figures(name: str, scratch: Path, segments: int, run: int, runs: int
     source = scratch / f"log-{name}"
     build_log(source, segments, 0.3, run, entries, size)
     _, sample = compact_copy(source, scratch, local(), entries)
-    sizes = [group.bytes_written - native.INDEX_START - native.RECORD_BYTES * group.entries_after
-             for group in sample.done]
+    live = {group.numbers: group.output.live_bytes for group in sample.plan.groups}
+    sizes = [live[group.members] for group in sample.done]
     groups = [([Path(segment_name(number)) for number in group.members], size)
               for group, size in zip(sample.done, sizes, strict=True)]
     megabytes = sum(sizes) / 1e6

@@ -29,7 +29,6 @@ from local_spark import spark_session
 from measure import Figure, report
 from pyarrow import parquet
 from raftlog_compaction import (
-    PAYLOAD_BYTES,
     SEGMENT_ENTRIES,
     build_log,
     compact_copy,
@@ -153,7 +152,8 @@ def raftlog_rewrite(spark: SparkSession, processes: Executor, scratch: Path, meg
     scratch.mkdir()
     build_log(source, max(megabytes * 1024 // RAFTLOG_SEGMENT, 6), 0.3, 1, RAFTLOG_SEGMENT)
     _, sample = compact_copy(source, scratch, local(), RAFTLOG_SEGMENT)
-    sizes = [group.entries_after * PAYLOAD_BYTES for group in sample.done]
+    live = {group.numbers: group.output.live_bytes for group in sample.plan.groups}
+    sizes = [live[group.members] for group in sample.done]
     moved = sum(sizes) / 1e6
 
     def rate(executor: Executor) -> float:

@@ -267,7 +267,7 @@ def write_figures(folder: Path, quick: bool) -> list[Figure]:
         figures = []
         for name, compact, goal in (("", lambda: process.apply(compacted_in, (folder,)), "<= 2"),
                                     ("_here", lambda: not repo.compact(executor=executor).is_empty, "printed")):
-            ours, alone = alternate(runs, lambda compact=compact: while_compacting(compact), lambda: p99(lambda: True))
+            ours, alone = alternate(runs, partial(while_compacting, compact), lambda: p99(lambda: True))
             figures.append(Figure(figure=f"staging_write_p99_while_compacting{name}", unit="ms", values=tuple(ours),
                                   reference="no compaction", reference_values=tuple(alone), goal=goal))
     store.close()

@@ -78,11 +78,12 @@ class Bench:
     def plain(self, changes: Changes) -> dict[str, Callable[[], float]]:
         """Return the plain merges of the installed tools, by name."""
         staged = self.folder / "changes.parquet"
-        columns = [[name for name, _ in changes],
-                   *([None if each is None else getattr(each, part) for _, each in changes]
-                     for part in ("identity", "data"))]
-        pq.write_table(pa.table({name: pa.array(column, pa.binary()) for name, column in
-                                 zip(("key", "identity", "data"), columns, strict=True)}), staged, compression="zstd")
+        columns: dict[str, list[bytes | None]] = {
+            "key": [name for name, _ in changes],
+            "identity": [None if each is None else each.identity for _, each in changes],
+            "data": [None if each is None else each.data for _, each in changes]}
+        pq.write_table(pa.table({name: pa.array(column, pa.binary()) for name, column in columns.items()}), staged,
+                       compression="zstd")
         tools: dict[str, Callable[[str, Path], None]] = {"pyarrow": self._with_pyarrow}
         for name, tool in (("duckdb", self._with_duckdb), ("polars", self._with_polars)):
             try:

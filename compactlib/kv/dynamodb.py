@@ -201,12 +201,14 @@ class DynamoStore(KVStore):
         for _ in range(_READY_TRIES):
             reply = self._ask("set up", "describe_table")
             if _code_of(reply) == _NO_TABLE:
-                self._ask("set up", "create_table", KeySchema=_KEY_SCHEMA, AttributeDefinitions=_ATTRIBUTES,
-                          BillingMode="PAY_PER_REQUEST")
+                reply = self._ask("set up", "create_table", KeySchema=_KEY_SCHEMA, AttributeDefinitions=_ATTRIBUTES,
+                                  BillingMode="PAY_PER_REQUEST")
+                if _code_of(reply) != _TABLE_IN_USE:
+                    continue
             elif reply["Table"]["TableStatus"] in ("ACTIVE", "UPDATING"):
                 break
-            else:
-                self._clock.sleep(1.0)
+            # Also a new table that DescribeTable does not know for some seconds, since it is eventually consistent.
+            self._clock.sleep(1.0)
         else:
             raise SlowDown(operation="set up", detail=f"table {self.table} is still not active")
         found: dict[str, Any] = reply["Table"]

@@ -195,9 +195,10 @@ class PostgresStore(SqlStore["psycopg.Connection[Any]"]):
         detail = str(error).strip()
         if isinstance(error, errors.LockNotAvailable | errors.QueryCanceled | errors.TooManyConnections):
             return SlowDown(operation=operation, detail=detail)
+        # A replica refuses serializable transactions with `FeatureNotSupported`.
         is_away = connection is None or connection.broken or isinstance(
-            error, errors.ReadOnlySqlTransaction | errors.AdminShutdown | errors.CrashShutdown |
-            errors.CannotConnectNow)
+            error, errors.ReadOnlySqlTransaction | errors.FeatureNotSupported | errors.AdminShutdown |
+            errors.CrashShutdown | errors.CannotConnectNow)
         return (ConnectFailed if is_away else StoreFailed)(operation=operation, path=self.table, detail=detail)
 
 

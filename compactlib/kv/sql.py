@@ -61,7 +61,7 @@ class SqlStore(KVStore, Generic[C]):
     def __init__(self, name: str, limits: KVLimits, *, page_size: int) -> None:
         super().__init__(name, limits, page_size=page_size)
         self._idle: list[C] = []  # each append and pop is one step for all threads
-        self._rng = random.Random()  # with a seed from the system, which no other process has
+        self._rng = random.SystemRandom()  # a copied process image draws other versions
         self._batch = _Batch()  # that writes join
         self._joining = threading.Lock()
         self._committing = threading.Lock()

@@ -45,7 +45,7 @@ _APPLICATION_ID = 0x434C4B56
 """`CLKV` in the file's header: a key-value store of this library."""
 _FORMAT_VERSION = 1
 _CREATE = (
-    """CREATE TABLE IF NOT EXISTS cells (
+    """CREATE TABLE cells (
         partition BLOB NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL,
         version INTEGER NOT NULL, checksum INTEGER NOT NULL,
         PRIMARY KEY (partition, key)
@@ -323,8 +323,10 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
                 _sync_wal(connection)
             if not ready:
                 connection.execute("BEGIN IMMEDIATE")
-                for statement in _CREATE:
-                    connection.execute(statement)
+                # Another process may have been faster: of this release, of a later one, or of any other program.
+                if not _is_ready(connection, self._path, create=True):
+                    for statement in _CREATE:
+                        connection.execute(statement)
                 connection.execute("COMMIT")
 
     def _switch_to_wal(self, connection: sqlite3.Connection) -> None:

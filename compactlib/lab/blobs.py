@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from operator import attrgetter, itemgetter
 from typing import Any, Self
 
@@ -500,7 +500,7 @@ class BlobLog(Simulation):
         outputs, waiting, carried = list[Segment](), list(victims), list[Segment]()
         while waiting:
             budgeted = most * room - sum(map(_VALID, carried))
-            count = max(1, bisect_right(list(accumulate(map(_VALID, waiting))), budgeted))
+            count = max(1, len(list(takewhile(budgeted.__ge__, accumulate(map(_VALID, waiting))))))
             while len(filled := self._filled([*carried, *waiting[:count]])) > most:
                 if count > 1:
                     count = max(1, min(count - 1, count * most // len(filled)))
@@ -518,7 +518,9 @@ class BlobLog(Simulation):
                 for record in records:
                     self.place[record] = output
                 made.append(output)
-            outputs = [output for output in outputs if output not in carried] + made
+            if carried:
+                outputs.pop()
+            outputs += made
             waiting = waiting[count:]
             carried = [] if not made or made[-1].used == room else made[-1:]
         self.counts.copied_bytes += sum(map(_VALID, victims))

@@ -21,6 +21,8 @@ from compactlib.report import PolicyRecord
 
 INTERVALS = 20
 """The approximate number of intervals of a report, if the length of the workload is known."""
+_INTERVAL = 8_192
+"""The operations of an interval if it is unknown."""
 
 
 class Model(Protocol):
@@ -104,10 +106,10 @@ def replay(workload: Workload, policy: Any, model: Model, *, seed: int = 0,
     """
     simulation = model.start(copy.deepcopy(policy), seed)
     observers, intervals, done = Observers(observer), list[Measures](), 0
-    length = workload.operations // INTERVALS
+    length = workload.operations // INTERVALS or _INTERVAL
     operations = workload.rows(seed)
     # At least five pieces an interval.
-    while rows := list(islice(operations, min(length // 5 + 1, PIECE) if length else PIECE)):
+    while rows := list(islice(operations, min(length // 5 + 1, PIECE))):
         if not done:
             simulation.counts.start = rows[0][4] / 1000
         simulation.apply(rows)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A branch of a staging area without data, compacted when the real `CompactionSensor` triggers.
 
-A put stages a value. A delete stages a tombstone over a committed or staged value. A read lists a page from its key on,
-and skips tombstones. A trigger compacts at once: the staged entries are merged into the base, and each range of the
-base with a staged key is rewritten whole, as in the real compaction.
+A put stages a value, a delete a tombstone. A read lists a page from its key on, and skips tombstones. A trigger
+compacts at once: the staged entries are merged into the base, and each range of the base that they change is rewritten
+whole, as in the real compaction.
 
 The user's bytes are those of staged values and tombstones. A compaction copies the ranges that it changes. Dead are
 tombstones, and entries of the base that a staged entry hides.
@@ -101,16 +101,12 @@ class BranchSimulation(Simulation):
         self.counts.user_bytes += size
 
     def _delete(self, key: int) -> None:
-        """Stage a tombstone if the base or the staging token has the key, as the real branch does."""
-        if key not in self._base and key not in self._staged:
-            return
-        is_fresh = key not in self._tombstones
+        """Stage and count a tombstone, whatever the layers hold, as the real branch does."""
         self._live.discard(key)
         self._tombstones.add(key)
         self._stage(key, self._model.tombstone_bytes)
-        if is_fresh:
-            self._clock.set_now(self.now_ms / 1000)
-            self._sensor.wrote_tombstones(_REPOSITORY, _BRANCH, self._record, 1)
+        self._clock.set_now(self.now_ms / 1000)
+        self._sensor.wrote_tombstones(_REPOSITORY, _BRANCH, self._record, 1)
 
     def _list_from(self, key: int) -> None:
         first = self._live.bisect_left(key)
@@ -139,7 +135,7 @@ class BranchSimulation(Simulation):
     def _rewrite(self) -> None:
         """Merge the staged entries into the base."""
         base, staged, width = self._base, self._staged, self._model.range_keys
-        touched = {key // width for key in staged}
+        touched = {key // width for key in staged if key in base or key not in self._tombstones}
         ranges = [keys for number in touched if (keys := self._in_range.get(number))]
         for key, size in staged.items():
             keys = self._in_range.setdefault(key // width, set())

@@ -115,7 +115,7 @@ class LocalObjects(ObjectStore):
 
         The names may be of killed processes. A running process syncs its names before `create` returns.
         """
-        if self._settled.get(folder) and os.path.isdir(folder):  # another program may have removed it
+        if self._settled.get(folder) and os.path.isdir(folder):
             return
         if folder != self.folder:
             above = os.path.dirname(folder)
@@ -131,9 +131,10 @@ class LocalObjects(ObjectStore):
         self._settled.put(folder, True)
 
     def _settle_for_reading(self, folder: str) -> None:
-        # A folder without the right to sync it has no names of this process.
-        with contextlib.suppress(ReadOnly):
-            self._settle(folder)
+        if not self._settled.get(folder):
+            # A folder without the right to sync it has no names of this process.
+            with contextlib.suppress(ReadOnly):
+                self._settle(folder)
 
     def _sync(self, folder: str) -> None:
         try:

@@ -189,7 +189,7 @@ class Repository(Closing):
             try:
                 if plan is None:
                     chosen, most = self._policy if policy is None else policy, context.options.max_scanned
-                    if isinstance(chosen, AlwaysPolicy) and run.budget.remaining.total_bytes is None:
+                    if type(chosen) is AlwaysPolicy and run.budget.remaining.total_bytes is None:
                         most = ENTRIES_FOR_ALWAYS
                     plan = self.plan(chosen, view=view_of(context, name, run.budget, most))
                 ended = compactor.run(plan, is_given=is_given)

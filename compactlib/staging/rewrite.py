@@ -24,7 +24,7 @@ import attrs
 
 from compactlib._arguments import require_whole
 from compactlib.budget import Budget
-from compactlib.errors import CompactlibError
+from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.executors import LocalExecutor
 from compactlib.kv import KVStore
 from compactlib.objects import ObjectRef, ObjectStore, read_checked
@@ -140,6 +140,10 @@ class MergeInParts:
             # A garbage collection removes leftovers, as of a process that died.
             with suppress(CompactlibError):
                 files.objects.delete([each.ref.key for each in staged])
+        if len(merged) != len(parts) or not all(
+                part.has(each) for part, (ranges, _) in zip(parts, merged, strict=True) for each in ranges):
+            raise InvalidInput(f"run_parts gave {len(merged)} results for {len(parts)} parts, or those of other parts; "
+                               f"give one for each part, in their order")
         made, known, counts = list[RangeEntry](), metarange.ids, Counter[str]()
         for ranges, counted in merged:
             made += ranges
@@ -170,6 +174,10 @@ class _Part:
     last: bytes | None
     changes: Sequence[_ChangesFile]
     ranges: Sequence[RangeEntry]
+
+    def has(self, made: RangeEntry) -> bool:
+        """Return whether the keys of a range are keys of this part."""
+        return self.above < made.min_key and (self.last is None or made.max_key <= self.last)
 
 
 def _put(files: RangeFiles, changes: Changes, staged: list[_ChangesFile]) -> list[bytes]:

@@ -140,6 +140,15 @@ def test_an_empty_page_is_not_the_end() -> None:
 # -- refused for now
 
 
+def test_a_new_table_that_is_still_unknown_is_waited_for() -> None:
+    """DescribeTable is eventually consistent: for a few seconds it may not know a table that exists."""
+    table, clock = new_table(), ManualClock()
+    with make_proxy("ResourceNotFoundException") as proxy:
+        proxy.choose = lambda body: Fault.THROTTLE if clock.monotonic() < 5.0 and b"KeySchema" not in body else None
+        make(table, proxy.address, clock=clock).close()
+    assert 5.0 <= clock.monotonic() < 10.0
+
+
 def test_a_throttled_request_is_retried_for_the_hosts_time() -> None:
     table, clock = new_table(), ManualClock()
     with make_proxy() as proxy:

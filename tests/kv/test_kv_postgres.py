@@ -308,6 +308,18 @@ def test_a_server_that_became_a_replica_is_left_for_a_new_connection(server: str
             assert store.get(P, b"k").value == b"v"
 
 
+def test_a_write_to_a_replica_is_for_a_new_connection() -> None:
+    """A replica refuses serializable transactions, with an error of its own."""
+    with postgres(becomes_replica=lambda uri: PostgresStore(uri, table="kv").close()) as replica, \
+            contextlib.closing(PostgresStore(replica, table="kv")) as store:
+        with pytest.raises(ConnectFailed, match="hot standby"):
+            store.set(P, b"k", b"v")
+        with psycopg.connect(replica, autocommit=True) as owner:
+            owner.execute("SELECT pg_promote()")
+        store.set(P, b"k", b"v")
+        assert store.get(P, b"k").value == b"v"
+
+
 def test_two_writers_on_one_connection_of_the_server_share_no_session(server: str) -> None:
     """No setting that one store makes outlives its transaction."""
     with contextlib.closing(PostgresStore(server, table=new_table(), busy_seconds=0.5)) as store:

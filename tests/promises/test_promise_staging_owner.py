@@ -5,6 +5,7 @@ same object store deletes nothing until its operator has called `adopt_ranges`.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from abc import ABC, abstractmethod
@@ -316,6 +317,18 @@ class SayingWorld(InMemory):
 
     def catalogue(self, name: str) -> KVStore:
         return self.store
+
+
+def test_identity_and_owner_have_their_documented_members() -> None:
+    world = SayingWorld("a place")
+    world.open(repository="prod")
+    newest = next(iter(world.objects.list("owner/"))).key
+    version = world.objects.get(newest)
+    stored = world.store.get(b"staging/prod", b"identity").value
+    identity = json.loads(stored[stored.index(b"{"):stored.rindex(b"}") + 1])
+    assert identity == {"id": identity["id"], "ranges": version[18:34].hex()}
+    assert json.loads(version[50:-4]) == {"id": identity["id"], "repository": "prod", "place": "a place"}
+    assert len(bytes.fromhex(identity["id"])) == 16
 
 
 def test_refusal_names_both_places_until_adopted() -> None:

@@ -95,9 +95,9 @@ class FolderContents:
 def read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
     """Open every segment, and read its index; `row` is the snapshot in force. Raises as `open_segment`.
 
-    If a compaction in another process removes a file during that, the folder is listed again, up to 100 times.
-    A segment that must be there is missed (`CorruptData`): segment 1 of a log without a snapshot, the newest, and any
-    of a log with a snapshot or a vote.
+    A missing segment is `CorruptData`: segment 1 of a log without a snapshot, the newest, or all of a log with a
+    snapshot or a vote. If a compaction in another process removes a file during that, the folder is listed again, up to
+    100 times.
     """
     for _ in range(_MAX_LISTINGS - 1):
         try:

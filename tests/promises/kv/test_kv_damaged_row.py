@@ -57,3 +57,25 @@ def test_damaged_chunk_of_a_replaced_snapshot_is_deleted(tmp_path: Path) -> None
         assert old.isdisjoint(entry.key for entry in kv.scan(b"s"))
         assert (found := snapshots.load()) is not None
         assert found.data == b"in force"
+
+
+def test_damaged_value_is_named_by_each_call_that_returns_values(tmp_path: Path) -> None:
+    keys = [b"a", b"b", b"c"]
+    with closing(SqliteStore(tmp_path / "kv")) as kv:
+        for key in keys:
+            kv.set(b"p", key, b"v")
+        damage(tmp_path / "kv", b"p", b"b")
+        for cells in ([(b"p", b"b")], [(b"p", key) for key in keys]):
+            with pytest.raises(DamagedStore):
+                kv.get_many(cells)
+        with pytest.raises(DamagedStore):
+            kv.get(b"p", b"b")
+        with kv.scan(b"p") as entries:
+            assert next(entries).key == b"a"
+            for _ in range(2):
+                with pytest.raises(DamagedStore):
+                    next(entries)
+        found = list(kv.scan(b"p", keys_only=True))
+        assert [(each.key, each.damage is None) for each in found] == [(b"a", True), (b"b", False), (b"c", True)]
+        kv.set_if(b"p", b"b", b"new", found[1].predicate)
+        assert [each.value for each in kv.scan(b"p")] == [b"v", b"new", b"v"]

@@ -9,8 +9,10 @@ from random import Random
 import pytest
 
 from compactlib.errors import InvalidInput
+from compactlib.kv import MemoryStore
 from compactlib.lab import BranchModel, CsvTrace, replay
-from compactlib.staging import PressurePolicy
+from compactlib.objects import MemoryObjects
+from compactlib.staging import AlwaysPolicy, CommittedRanges, CompactionSensor, PressurePolicy, Repository
 
 BASE = BranchModel(base_keys=300)
 
@@ -32,16 +34,34 @@ def deletes(number: int) -> PressurePolicy:
     return PressurePolicy(deletes=number, sealed_tokens=1 << 40, tombstones_listed=1 << 40)
 
 
-
-def test_deletes_of_absent_keys_leave_no_tombstones(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("time,op,key,size\n0,delete,a,\n1,put,a,5\n2,delete,a,\n3,delete,a,\n")
+def test_a_delete_stages_a_tombstone_whatever_the_layers_hold(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("time,op,key,size\n0,delete,b,\n1,put,a,5\n2,delete,a,\n3,delete,a,\n")
     total = replay(CsvTrace(tmp_path / "t.csv"), deletes(10), BranchModel(tombstone_bytes=2)).total
-    assert (total.used_bytes, total.live_bytes) == (2, 0)
+    assert (total.user_bytes, total.used_bytes, total.live_bytes) == (5 + 3 * 2, 4, 0)
 
 
-def test_a_key_that_is_deleted_twice_is_one_tombstone_for_the_sensor(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("time,op,key,size\n0,put,a,1\n1,delete,a,\n2,delete,a,\n")
-    assert replay(CsvTrace(tmp_path / "t.csv"), deletes(2), BranchModel()).total.compactions == 0
+@pytest.mark.parametrize("threshold", [1, 3, 4])
+def test_sensor_counts_the_deletes_of_a_replay_as_those_of_a_branch(tmp_path: Path, threshold: int) -> None:
+    (tmp_path / "t.csv").write_text("time,op,key,size\n0,put,a,1\n1,delete,a,\n2,delete,a,\n3,delete,b,\n")
+    total = replay(CsvTrace(tmp_path / "t.csv"), deletes(threshold), BranchModel()).total
+    sensor = CompactionSensor(deletes(threshold))
+    repository = Repository(MemoryStore(), CommittedRanges(MemoryObjects()), sensor=sensor)
+    branch = repository.create_branch("main")
+    compactions = 0
+    branch.put(b"a", b"1")
+    for key in (b"a", b"a", b"b"):
+        branch.delete(key)
+        for _ in sensor.take():
+            repository.compact(branch=branch, policy=AlwaysPolicy(window_seconds=0))
+            compactions += 1
+    assert total.compactions == compactions
+
+
+def test_a_tombstone_over_nothing_rewrites_no_range(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("time,op,key,size\n0,read,a,1\n1,put,b,7\n2,delete,c,\n3,delete,b,\n")
+    settings = BranchModel(base_keys=1, base_bytes=10, range_keys=5)
+    total = replay(CsvTrace(tmp_path / "t.csv"), deletes(2), settings).total
+    assert (total.compactions, total.copied_bytes, total.used_bytes) == (1, 0, 10)
 
 
 def test_an_emptied_range_is_freed_and_counts_when_written_again(tmp_path: Path) -> None:

@@ -694,10 +694,16 @@ MISTAKES: Sequence[Mistake] = (
         "A reset finds nothing in a token that was emptied meanwhile, and does nothing."),
     Mistake(
         "staging-crossed-base-takes-one", "compactlib/staging/ranges/committed.py",
-        "            yield key, _DISAGREEMENT\n",
+        "            yield key, strategy\n",
         "            yield key, theirs\n",
         ("tests/promises/staging/test_staging_criss_cross.py",),
         "Branches that merged each other lose a change, or not, by the accident of commit ids."),
+    Mistake(
+        "staging-parts-in-any-order", "compactlib/staging/rewrite.py",
+        "        return self.above < made.min_key and (self.last is None or made.max_key <= self.last)\n",
+        "        return True\n",
+        ("tests/promises/staging/test_staging_parts.py",),
+        "An executor that gives the parts of a merge in another order leaves ranges in which keys are not found."),
     Mistake(
         "kv-any-version-fits", "compactlib/kv/store.py",
         "(type(predicate) is type(version) and predicate == version)",
@@ -736,6 +742,18 @@ MISTAKES: Sequence[Mistake] = (
         "            pass\n",
         ("tests/promises/test_promise_damaged_leftovers.py",),
         "A damaged value is returned as an empty value."),
+    Mistake(
+        "kv-damaged-values-returned", "compactlib/kv/store.py",
+        "                raise entry.damage\n",
+        "                pass\n",
+        ("tests/promises/kv/test_kv_damaged_row.py",),
+        "Damaged values are returned as empty values."),
+    Mistake(
+        "sqlite-foreign-file-filled", "compactlib/kv/sqlite.py",
+        "                if not _is_ready(connection, self._path, create=True):\n",
+        "                if True:\n",
+        ("tests/promises/kv/test_kv_another_creator.py",),
+        "A store writes its table and its ids into the file of another program."),
     Mistake(
         "kv-damage-before-its-page", "compactlib/kv/sqlite.py",
         "        return KVEntry(key, b\"\", version, damage)\n",
@@ -815,9 +833,9 @@ MISTAKES: Sequence[Mistake] = (
         "All objects below a new folder are gone after a power failure."),
     Mistake(
         "objects-settled-unsynced", "compactlib/objects/local.py",
-        "        with contextlib.suppress(ReadOnly):\n"
-        "            self._settle(folder)\n",
-        "        pass\n",
+        "            with contextlib.suppress(ReadOnly):\n"
+        "                self._settle(folder)\n",
+        "            pass\n",
         (KILLED + "[little-local_objects-offers]",),
         "An object that was read is gone after a power failure."),
     Mistake(

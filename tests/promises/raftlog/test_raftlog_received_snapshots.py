@@ -19,14 +19,13 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import pytest
 
 from compactlib.errors import Busy, Closed, CorruptData, InvalidInput, Stale, StorageError, Unsupported
 from compactlib.files import Files, LocalFiles, OutFile, StrPath
-from compactlib.files.disk import LocalOutFile
 from compactlib.raftlog import (
     DeadEntry,
     Entry,
@@ -868,20 +867,29 @@ def test_disk_that_refuses_leaves_the_old_log_or_a_closed_one(had: str, tmp_path
     assert set(ends) == {"well", "unchanged", "closed"}
 
 
-class RefusedClose(LocalOutFile):
+class RefusedClose:
+    """An open file whose first close reports an error, after it has closed."""
+
+    def __init__(self, out: OutFile) -> None:
+        self._out = out
+        self._is_open = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._out, name)
+
     def close(self) -> None:
-        was_open = bool(self._descriptors)
-        super().close()
-        if was_open:
-            raise StorageError.from_os(OSError(errno.EIO, os.strerror(errno.EIO)), "close", self.path)
+        self._out.close()
+        if self._is_open:
+            self._is_open = False
+            raise StorageError.from_os(OSError(errno.EIO, os.strerror(errno.EIO)), "close", self._out.path)
 
 
 class RefusingClose(LocalFiles):
     """A disk that reports an error when the live entries of a received snapshot are closed."""
 
     def create(self, path: StrPath) -> OutFile:
-        is_refused = os.fspath(path).endswith(".entries")
-        return RefusedClose(path, os.O_CREAT | os.O_EXCL, 0o644) if is_refused else super().create(path)
+        out = super().create(path)
+        return cast(OutFile, RefusedClose(out)) if os.fspath(path).endswith(".entries") else out
 
 
 def test_log_whose_switch_was_not_taken_up_is_closed(tmp_path: Path) -> None:

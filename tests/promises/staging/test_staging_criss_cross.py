@@ -109,3 +109,34 @@ def test_a_merge_reads_no_commit_below_the_common_ancestor() -> None:
     fresh.repo.branch("main").merge("dev")
     asked = "".join(map(repr, world.store.operations))
     assert [commit_id in asked for commit_id in commits] == [True, True] + [False] * 19
+
+
+@pytest.mark.parametrize("ours", "abc")
+@pytest.mark.parametrize("theirs", "abc")
+@pytest.mark.parametrize("seed", range(3))
+def test_ancestors_that_disagree_over_ancestors_that_disagree_conflict(seed: int, theirs: str, ours: str) -> None:
+    """`d` and `e` changed a key differently; `a`, `b` and `c` each merged both in an own way; two branches merged these
+    three, and keep the state of one of them each."""
+    world = World(seed=seed)
+    world.branch({"k": "0"})
+
+    def branch(name: str, source: str, *merged: str, value: str) -> Branch:
+        made = world.repo.create_branch(name, source)
+        for other in merged:
+            made.merge(other, strategy="destination_wins")
+        made.put(b"k", value.encode())
+        made.commit("its own state", allow_empty=True)
+        return made
+
+    for name in "de":
+        branch(name, "main", value=name)
+    for name in "abc":
+        branch(name, "d", "e", value=name)
+    branch("theirs", "a", "b", "c", value=theirs)
+    mine = branch("ours", "a", "b", "c", value=ours)
+    if theirs == ours:
+        mine.merge("theirs")
+        assert contents(mine) == {b"k": ours.encode()}
+        return
+    with pytest.raises(MergeConflict):
+        mine.merge("theirs")

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -258,3 +258,41 @@ def test_survey_of_a_worker_passes_over_a_branch_with_a_missing_range_list() -> 
     worker.run_pending()
     assert [each.branch for each in worker.sensor.take()] == ["second"]
     assert worker.failures == 1
+
+
+class DyingObjects(MemoryObjects):
+    """A store whose process dies once it has written a doom mark with victims: nothing is deleted afterwards."""
+
+    is_dying = is_dead = False
+
+    def _create(self, key: str, data: bytes | memoryview) -> None:
+        super()._create(key, data)
+        self.is_dead = self.is_dying and key.startswith("doomed/") and len(data) > 0
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        if self.is_dead:
+            raise Killed("the process of the collection")
+        super()._delete(keys)
+
+
+def test_collection_that_died_under_a_wrong_clock_refuses_writers_for_the_grace_period_only() -> None:
+    place = Place()
+    place.objects = objects = DyingObjects(clock=place.clock)
+    repository = place.open()
+    repository.create_branch("main").put(b"a", b"1")
+    repository.branch("main").commit("one")
+    repository.delete_branch("main")
+    repository.create_branch("main").put(b"a", b"1")
+    now = place.clock.now()
+    place.clock.set_now(now + 500 * WEEK)
+    objects.is_dying = True
+    with pytest.raises(Killed):
+        repository.reclaim()
+    place.clock.set_now(now + WEEK)
+    objects.is_dying = objects.is_dead = False
+    with pytest.raises(BeingCollected):
+        place.open().branch("main").commit("the same again")
+    place.open().reclaim()
+    place.clock.advance(WEEK)
+    place.open().reclaim()
+    assert place.open().branch("main").commit("the same again").added == 1

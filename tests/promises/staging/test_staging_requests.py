@@ -9,7 +9,8 @@ from random import Random
 
 import pytest
 
-from compactlib.staging import Branch, Repository
+from compactlib.staging import AlwaysPolicy, Branch, Repository
+from compactlib.staging.policy import StagingChoice, StagingView
 from tests.harness.staging_world import NOW, StagingWorld as World
 
 Work = Callable[[World, Branch], object]
@@ -93,3 +94,19 @@ def test_compaction_of_any_branch_reads_its_entries_about_once() -> None:
 
     once = reads(world.repo.view)
     assert 10 < once < reads(lambda: world.repo.compact(policy=NOW)) < 1.5 * once
+
+
+class Large(AlwaysPolicy):
+    """A host's own policy over the window of another."""
+
+    def choose(self, view: StagingView, now: float) -> StagingChoice:
+        """See `Policy.choose`."""
+        return StagingChoice(f"{view.puts} values", is_empty=view.puts < 11_000)
+
+
+def test_a_policy_of_a_host_sees_all_entries() -> None:
+    world = World()
+    branch = world.branch({"a": "1"})
+    for start in range(0, 12_000, 1000):
+        branch.put_many({b"%06d" % number: b"1" for number in range(start, start + 1000)})
+    assert not world.repo.compact(policy=Large()).is_empty
