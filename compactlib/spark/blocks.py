@@ -156,6 +156,7 @@ class MergeBlocks:
         for column in (*self.sort_by, self.time_column):
             if column is not None and column not in schema.names:
                 raise InvalidInput(f"the blocks have no column {column!r}; they have {_columns(schema)}")
+        self._check_types(schema)
         job.check()
         blocks = self._written(job, list(sources.values()), schema, rows,
                                span_of(known if len(known) == len(sources) else ()))
@@ -169,6 +170,20 @@ class MergeBlocks:
         job.check()
         self.fence.commit(plan.name, job.token, json.dumps([block.id for block in blocks]).encode())
         return done(new_blocks=blocks)
+
+    def _check_types(self, schema: pa.Schema) -> None:
+        import pyarrow as pa
+
+        if self.time_column is not None:
+            kind = schema.field(self.time_column).type
+            if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_integer(kind)
+                    or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+                raise InvalidInput(f"the time column {self.time_column!r} is of type {kind}; name a column of "
+                                   f"timestamps, dates or numbers of seconds")
+        for name in self.sort_by if self.target_bytes is not None else ():
+            if pa.types.is_time(kind := schema.field(name).type):
+                raise InvalidInput(f"column {name!r} is of type {kind}, by which Spark cannot divide the rows into "
+                                   f"outputs; merge without target_bytes, or sort by another column")
 
     def _written(self, job: RunningJob, sources: Sequence[ObjectInfo], schema: pa.Schema, rows: int,
                  span: tuple[float | None, float | None]) -> tuple[BlockMeta, ...]:

@@ -163,6 +163,20 @@ def test_rows_without_times_have_no_time_if_the_sources_have_none(spark: SparkSe
     assert blocks.rows_of(scheduler) == 200
 
 
+@pytest.mark.parametrize("options", [
+    {"sort_by": ("v",), "time_column": "text"}, {"sort_by": ("v",), "time_column": "day"},
+    {"sort_by": ("day",), "target_bytes": 1000}], ids=["text", "time_of_day", "outputs_by_time_of_day"])
+def test_a_column_of_a_type_that_cannot_serve_is_named(spark: SparkSession, tmp_path: Path,
+                                                       options: dict[str, Any]) -> None:
+    blocks = Blocks.under(tmp_path)
+    table = pa.table({"text": ["a"] * 100, "day": pa.array(range(100), pa.time64("us")), "v": pa.array(range(100))})
+    for name in ("b0", "b1"):
+        parquet.write_table(table, blocks.path_of(name))
+    _, error = blocks.merged(spark, ["b0", "b1"], options, **SPAN)
+    assert isinstance(error, InvalidInput)
+    assert options.get("time_column", "day") in str(error)
+
+
 def test_a_service_without_times_outlives_retention(spark: SparkSession, tmp_path: Path) -> None:
     """One of many services writes no times, and sorting by service gives it its own block."""
     blocks = Blocks.under(tmp_path)
