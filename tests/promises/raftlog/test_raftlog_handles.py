@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.errors import StorageError, Unsupported
+from compactlib.errors import Busy, StorageError, Unsupported
 from compactlib.files import LocalFiles, OutFile
 from compactlib.raftlog import (
     LocalLog,
@@ -142,3 +142,22 @@ def test_folder_of_a_log_of_a_store_is_refused_by_name(opened: Callable[[Path], 
     with LogReader(folder) as reader:
         assert reader.last_index == 1
     store.close()
+
+
+@pytest.mark.parametrize("moved", ["logs", "logs/a"])
+def test_log_of_a_store_that_is_reached_by_a_link_has_one_writer(moved: str, tmp_path: Path) -> None:
+    """Its logs may be on another disk, where nothing beside them tells of the store."""
+    folder = tmp_path / "store" / moved
+    with RaftLogStore(tmp_path / "store", OPTIONS) as store:
+        store.log("a").append([(1, 1, b"one")])
+        store.flush()
+    elsewhere = folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(elsewhere)
+    log = elsewhere / "a" if moved == "logs" else elsewhere
+    with RaftLogStore(tmp_path / "store", OPTIONS) as store:
+        with pytest.raises(Busy):
+            SegmentLog(log)
+        store.log("a").append([(2, 1, b"two")])
+        store.flush()
+    with SegmentLog(log), pytest.raises(Busy):
+        RaftLogStore(tmp_path / "store", OPTIONS)
