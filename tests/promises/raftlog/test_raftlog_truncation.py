@@ -481,6 +481,13 @@ def test_cut_entries_are_in_no_file(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.glob("*.segment")) == names
 
 
+def test_run_without_entries_truncates_nothing(tmp_path: Path) -> None:
+    with SegmentLog(tmp_path / "log", options()) as log:
+        log.append(rows(1, 10, 1))
+        log.append_run(5, 1, [])
+        assert terms_of(log.entries()) == dict.fromkeys(range(1, 11), 1)
+
+
 def test_room_behind_a_cut_is_given_back_by_a_rewrite(tmp_path: Path) -> None:
     cut_log(tmp_path)
     with SegmentLog(tmp_path, options()) as log:
