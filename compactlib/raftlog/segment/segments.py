@@ -178,6 +178,8 @@ class Segments:
         self.newest_number: int = 0
         # Whether all that opening has found is durable.
         self._is_settled = True
+        # Whether opening has found segment 1 empty below others, in a log without a snapshot: its file stays.
+        self._is_emptied = False
         # Of the active segment; its reader has the index of the writer.
         self._writer: SegmentWriter | None = None
         # The first index of the active segment.
@@ -205,6 +207,7 @@ class Segments:
         else:
             self.newest_number = found.newest.loaded.header.number
             self._is_settled = False
+            self._is_emptied = 1 in found.dropped and self.row is None
         # On a full disk the log can be read, and the first change that has room retries.
         with contextlib.suppress(DiskFull):
             self._settle()
@@ -212,7 +215,7 @@ class Segments:
             # No file is removed if its merged segment is damaged.
             for damage in self.reader(leader).damaged_entries():
                 raise damage
-        self._drop([number for number in found.dropped if not self._emptied(number)], 0.0)
+        self._drop([number for number in found.dropped if number > 1 or not self._is_emptied], 0.0)
 
     def settle(self) -> None:
         """Make everything that opening has found durable, if it could not because the disk was full.
@@ -230,9 +233,14 @@ class Segments:
             self._guard.done()
 
     def _settle(self) -> None:
-        """Take over the last segment that has entries, and behind it an empty one that a truncation has begun."""
+        """Take over the last segment that has entries, and behind it an empty one that a truncation has begun.
+
+        Segment 1 is emptied again, if a truncation has emptied it.
+        """
         if self._is_settled:
             return
+        if self._is_emptied:
+            cut_segment(self._disk, self.folder, 1, -1)
         for number in sorted({*(ref.number for ref in self._view.refs[-1:]), self.newest_number}):
             writer = SegmentWriter.open(self._disk, self.folder, number, is_last=number == self.newest_number)
             self.torn_entries += writer.torn_records
