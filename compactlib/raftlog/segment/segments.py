@@ -59,7 +59,7 @@ from compactlib.raftlog.segment.listing import (
     stats_of,
 )
 from compactlib.raftlog.segment.reader import SegmentReader
-from compactlib.raftlog.segment.writer import SegmentWriter, cut_segment
+from compactlib.raftlog.segment.writer import SegmentWriter, cut_segment, empty_segment
 from compactlib.raftlog.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.values import MAX_INDEX, Entry, SegmentLimits, SegmentRef, SegmentStats, entry_of
 
@@ -240,7 +240,7 @@ class Segments:
         if self._is_settled:
             return
         if self._is_emptied:
-            cut_segment(self._disk, self.folder, 1, -1)
+            self._empty_first()
         for number in sorted({*(ref.number for ref in self._view.refs[-1:]), self.newest_number}):
             writer = SegmentWriter.open(self._disk, self.folder, number, is_last=number == self.newest_number)
             self.torn_entries += writer.torn_records
@@ -666,8 +666,15 @@ class Segments:
         """Empty segment 1 of a log without a snapshot, durably, whose file must stay; `False` for any other."""
         if number != 1 or self.row is not None:
             return False
-        cut_segment(self._disk, self.folder, number, -1)
+        self._empty_first()
         return True
+
+    def _empty_first(self) -> None:
+        try:
+            empty_segment(self._disk, self.folder, 1, self._limits)
+        except DiskFull:
+            # Needs no room, and frees none.
+            cut_segment(self._disk, self.folder, 1, -1)
 
     # -- compaction
 

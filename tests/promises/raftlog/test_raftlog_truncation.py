@@ -582,6 +582,26 @@ def test_a_log_that_failed_in_a_cut_closes_and_opens_again(tmp_path: Path) -> No
     log.close()
 
 
+def test_log_that_is_truncated_to_nothing_looks_damaged_to_no_reader(tmp_path: Path) -> None:
+    """Not to one that has its first segment open, in this process or in another."""
+    before = dict.fromkeys(range(1, 5), 1)
+    with SegmentLog(tmp_path, options()) as log:
+        log.append(rows(1, 10, 1))
+        log.sync()
+        with LogReader(tmp_path) as reader:
+            scans = [iter(log.scan()), iter(reader.entries()), iter(reader.read_many(range(1, 5)))]
+            first = [next(scan) for scan in scans]
+            log.append(rows(1, 1, 2))
+            log.sync()
+            assert reader.read(2) == Entry(2, 1, payload_of(2, 1))
+            for entry, scan in zip(first, scans, strict=True):
+                found = [entry, *scan]
+                assert all(isinstance(each, Entry) for each in found), found
+                assert {each.index: each.term for each in found if isinstance(each, Entry)}.items() >= before.items()
+            reader.refresh()
+            assert terms_of(reader.entries()) == {1: 2}
+
+
 def test_a_reader_sees_a_log_before_or_after_a_cut(tmp_path: Path) -> None:
     before, after = dict.fromkeys(range(1, 25), 1), {**dict.fromkeys(range(1, 11), 1), 11: 2}
     prefixes = [dict.fromkeys(range(1, end + 1), 1) for end in range(10, 25)]
