@@ -12,7 +12,8 @@ that was sealed once.
 
 (a) create the next segment, empty. It needs room; if there is none, nothing has changed;
 (b) remove the segments that begin above the cut, newest first, so that a crash leaves a prefix of the log. Segment 1
-    of a log without a snapshot is emptied instead: so such a log without it has lost it (`read_folder`);
+    of a log without a snapshot is replaced by an empty one instead: so such a log without it has lost it
+    (`read_folder`);
 (c) end the segment with the cut by one more seal, with fewer entries.
 
 After a crash between these steps an empty newest segment is behind an unsealed segment. Opening seals the latter, and
