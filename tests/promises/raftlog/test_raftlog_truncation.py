@@ -555,6 +555,25 @@ def test_append_over_held_entries_without_room_changes_nothing(tmp_path: Path) -
         assert terms_of(log.entries()) == {**dict.fromkeys(range(1, 6), 1), 6: 2}
 
 
+def test_cut_to_nothing_that_finds_no_more_room_is_carried_out(tmp_path: Path) -> None:
+    """The next segment is there: the truncation has begun."""
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if request.needs_room and request.path.endswith(f"{1:016d}.segment.tmp") and full:
+            raise StorageError.from_os(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), request.kind, request.path)
+        return act()
+
+    full: list[bool] = []
+    with SegmentLog(tmp_path, options(FilesInFront(step))) as log:
+        log.append(rows(1, 12, 1))
+        full.append(True)
+        log.append(rows(1, 2, 2))
+    for _ in range(2):
+        with SegmentLog(tmp_path, options()) as log:
+            assert terms_of(log.entries()) == {1: 2, 2: 2}
+            assert log.verify().is_sound
+    assert sum(path.stat().st_size for path in tmp_path.glob("*.segment")) < 1000
+
+
 def test_a_log_that_failed_in_a_cut_closes_and_opens_again(tmp_path: Path) -> None:
     failing = {"is": False}
 
