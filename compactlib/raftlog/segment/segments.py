@@ -674,8 +674,9 @@ class Segments:
         try:
             empty_segment(self._disk, self.folder, 1, self._limits)
         except DiskFull:
-            # Needs no room, and frees none.
+            # Needs no room, and frees none. Perhaps only the sync of the new name was refused.
             cut_segment(self._disk, self.folder, 1, -1)
+            self._disk.sync_folder(self.folder)
 
     # -- compaction
 
