@@ -317,8 +317,12 @@ def cut_segment(files: Files, folder: StrPath, number: int, after: int) -> None:
         out.sync()
         out.write_at(seal.place, [native.encode_seal(seal)])
         out.sync()
-        if not len(kept):
-            # An empty segment is not rewritten.
-            out.truncate(end)
     finally:
         out.close()
+
+
+def empty_segment(files: Files, folder: StrPath, number: int, limits: SegmentLimits) -> None:
+    """Replace a segment's file by that of a sealed segment without entries, durably; who has it open can read it."""
+    header = native.Header(number, limits)
+    start = native.encode_start(header, native.Seal(0, header.data_start, 0, sealed=True))
+    write_durably(files, os.path.join(folder, segment_name(number)), [start], temporary_suffix=TEMPORARY_SUFFIX)
