@@ -257,8 +257,8 @@ class RaftLog(OwnedLog):
         Raises:
             Overwriting, GapDetected: the first index does not follow the last index.
             InvalidInput: an index is at or below the snapshot, is no 64-bit number, or does not follow its predecessor.
-            StorageError, CorruptData: the queue or the memory is full, and the disk refused the sync, the flush
-                or the next WAL file. Nothing of the last run of 16,384 entries of a term was appended; see `last_index`.
+            StorageError, CorruptData: the queue or the memory is full, and the disk refused the sync, the flush or the
+                next WAL file. Nothing of the last run of 16,384 entries of a term was appended; see `last_index`.
             Closed: the log was closed, or closed itself.
         """
         if type(entries) is list and len(entries) == 1 and type(entries[0][2]) is bytes:

@@ -153,12 +153,10 @@ def test_follower_equals_its_leader_after_a_snapshot(had: str, tmp_path: Path) -
 def test_memory_of_a_follower_is_bounded_while_other_threads_sync(tmp_path: Path) -> None:
     """Another log of the store may sync all the time, so that the queue never fills up."""
     last = 40_000
-    (tmp_path / "leader").mkdir()
-    with member(tmp_path / "leader") as of:
+    options = StoreOptions(background=False, max_queued_bytes=100_000)
+    with open_log(tmp_path / "leader", options) as of:
         of.append([(index, 1, b"entry") for index in range(1, last + 1)])
-        of.flush()
         of.snapshot(last, range(1, last, 2), [STATE])
-        options = attrs.evolve(OPTIONS, max_queued_bytes=100_000)
         with RaftLogStore(tmp_path / "follower", options) as store, ThreadPoolExecutor(1) as other:
             to = store.log("log")
             ended = threading.Event()

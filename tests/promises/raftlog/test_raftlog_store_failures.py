@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from compactlib.errors import Closed, CorruptData, NotFound, StorageError
-from compactlib.raftlog import Entry, LogOptions, LogReader, RaftLogStore, SegmentLimits, StoreOptions
+from compactlib.raftlog import Entry, LogOptions, LogReader, RaftLog, RaftLogStore, SegmentLimits, StoreOptions
 from compactlib.testing import FilesInFront, Request
 from tests.harness.failing_files import FailingFiles
 
@@ -450,6 +450,12 @@ def test_damage_to_what_a_wal_file_repeats_is_no_torn_end(flushes: bool, tmp_pat
         assert len(list(store.log("a").entries())) == 3
 
 
+def fill(log: RaftLog) -> None:
+    for index in range(1, 1000):
+        log.append([(index, 1, b"entry")])
+        log.sync()
+
+
 def test_memory_is_bounded_on_a_disk_that_takes_no_new_wal_file(tmp_path: Path) -> None:
     """All inodes are used; the files that exist still grow."""
     full = [False]
@@ -463,10 +469,8 @@ def test_memory_is_bounded_on_a_disk_that_takes_no_new_wal_file(tmp_path: Path) 
     with RaftLogStore(tmp_path, options) as store:
         log = store.log("a")
         full[0] = True
-        with pytest.raises(StorageError):
-            for index in range(1, 1000):
-                log.append([(index, 1, b"entry")])
-                log.sync()
+        with pytest.raises(StorageError, match="create"):
+            fill(log)
         assert log.status().memtable_entries == log.last_index < 100
         full[0] = False
         log.append([(log.last_index + 1, 1, b"entry")])
