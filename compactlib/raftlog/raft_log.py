@@ -142,8 +142,12 @@ class RaftLog(OwnedLog):
         Args:
             workers: each makes a worker, such as a `LogCompactionWorker` or a `SnapshotWriter`. It is started, woken by
                 each snapshot and flush, and stopped with the log.
+
+        Raises:
+            Busy: called from an earlier worker; or that has not ended in 30 seconds, call again.
         """
         self._require_open()
+        self._require_outside()
         self._stop_workers()
         self._workers.clear()
         for make in workers:
@@ -933,6 +937,13 @@ class RaftLog(OwnedLog):
 
     # -- ending
 
+    def _require_outside(self) -> None:
+        """Raise `Busy` within a compaction or a worker of the log, for whose end the call would wait."""
+        self._guard.require_outside()
+        if any(worker.is_own_thread for worker in self._workers):
+            raise Busy(f"log {self._log_id!r} cannot be closed, and its workers cannot be stopped, from a worker's own "
+                       f"thread; do it from another")
+
     def _stop_workers(self) -> None:
         for worker in self._workers:
             worker.cancel()
@@ -943,8 +954,8 @@ class RaftLog(OwnedLog):
         """Sync and close the log, with its store if `open_log` opened both. Idempotent.
 
         Raises:
-            Busy: called from within a compaction of the log; nothing was done. Or a compaction has not ended in time:
-                the log is closed when it ends, call again.
+            Busy: called from within a compaction or a worker of the log; nothing was done. Or one of them has not ended
+                in time: the log is closed when it ends, call again.
             StorageError: the disk refused the last sync; the log is closed nevertheless.
         """
         if self.closes_store:
@@ -954,7 +965,7 @@ class RaftLog(OwnedLog):
 
     def _close_alone(self) -> None:
         """Close the log and not its store."""
-        self._guard.require_outside()
+        self._require_outside()
         self._stop_workers()
         try:
             if not self.is_closed and self._wal.durable_ticket < self._memory.ticket:
