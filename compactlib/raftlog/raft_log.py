@@ -142,8 +142,12 @@ class RaftLog(OwnedLog):
         Args:
             workers: each makes a worker, such as a `LogCompactionWorker` or a `SnapshotWriter`. It is started, woken by
                 each snapshot and flush, and stopped with the log.
+
+        Raises:
+            Busy: called from an earlier worker; or that has not ended in 30 seconds, call again.
         """
         self._require_open()
+        self._require_outside()
         self._stop_workers()
         self._workers.clear()
         for make in workers:
@@ -257,8 +261,8 @@ class RaftLog(OwnedLog):
         Raises:
             Overwriting, GapDetected: the first index does not follow the last index.
             InvalidInput: an index is at or below the snapshot, is no 64-bit number, or does not follow its predecessor.
-            StorageError, CorruptData: the queue or the memory is full, and the disk refused the sync or the flush.
-                Nothing of the last run of 16,384 entries of a term was appended; see `last_index`.
+            StorageError, CorruptData: the queue or the memory is full, and the disk refused the sync, the flush or the
+                next WAL file. Nothing of the last run of 16,384 entries of a term was appended; see `last_index`.
             Closed: the log was closed, or closed itself.
         """
         if type(entries) is list and len(entries) == 1 and type(entries[0][2]) is bytes:
@@ -415,6 +419,9 @@ class RaftLog(OwnedLog):
             # Flushes keep failing: too many WAL files wait for them.
             self._require_open()
             self._store.flush_closed()
+        if wal.is_overfull:
+            self._require_open()
+            wal.roll_over()
         if wal.queued_bytes > options.max_queued_bytes:
             self._require_open()
             # The whole queue: this log may have nothing in it.
@@ -697,7 +704,10 @@ class RaftLog(OwnedLog):
         self._shown(row)
 
     def _shown(self, row: SnapshotMeta) -> None:
-        self._wal.smallest_live[self._log_id] = row.smallest_live_index
+        with self._lock:
+            # An entry may have been truncated since the check.
+            self._memory.skip_to(row.index)
+            self._wal.smallest_live[self._log_id] = row.smallest_live_index
         self._wake_workers()
         self._tidy()
 
@@ -792,11 +802,14 @@ class RaftLog(OwnedLog):
             self._put(cut_frame(after))
         self._wal.sync(self._memory.ticket)
         self._own.truncate(after)
+        put_bytes = 0
         for frame in frames:
-            if self._wal.queued_bytes > self._store.options.max_queued_bytes:
-                # So the memtable is bounded as the queue is.
+            if put_bytes > self._store.options.max_queued_bytes:
+                # So the queue is bounded, and the memtable too.
                 self._wal.sync(self._memory.ticket)
                 self._flush_tables()
+                put_bytes = 0
+            put_bytes += frame.frame_bytes
             with self._lock:
                 self._require_open()
                 last = self._memory.last
@@ -897,10 +910,12 @@ class RaftLog(OwnedLog):
     def status(self) -> LogStatus:
         """The log's counters and its last error."""
         self._require_open()
-        row, unconfirmed = self.state, self.unconfirmed
+        with self._lock:
+            # No entry is appended in between.
+            row, last, unconfirmed = self.state, self.last_index, self.unconfirmed
         return LogStatus(
-            log_id=self._log_id, first_index=self.first_index, last_index=self.last_index,
-            last_term=self.last_term, durable_index=unconfirmed.first - 1 if unconfirmed else self.last_index,
+            log_id=self._log_id, first_index=self.first_index, last_index=last,
+            last_term=self.last_term, durable_index=unconfirmed.first - 1 if unconfirmed else last,
             snapshot_index=row.index, live=len(row.live), memtable_entries=self._memory.entries,
             segments=len(self._own.refs), pins=len(self._own.pins), is_busy=self.is_compacting,
             failures=sum(worker.failures for worker in self._workers),
@@ -922,6 +937,13 @@ class RaftLog(OwnedLog):
 
     # -- ending
 
+    def _require_outside(self) -> None:
+        """Raise `Busy` within a compaction or a worker of the log, for whose end the call would wait."""
+        self._guard.require_outside()
+        if any(worker.is_own_thread for worker in self._workers):
+            raise Busy(f"log {self._log_id!r} cannot be closed, and its workers cannot be stopped, from a worker's own "
+                       f"thread; do it from another")
+
     def _stop_workers(self) -> None:
         for worker in self._workers:
             worker.cancel()
@@ -932,8 +954,8 @@ class RaftLog(OwnedLog):
         """Sync and close the log, with its store if `open_log` opened both. Idempotent.
 
         Raises:
-            Busy: called from within a compaction of the log; nothing was done. Or a compaction has not ended in time:
-                the log is closed when it ends, call again.
+            Busy: called from within a compaction or a worker of the log; nothing was done. Or one of them has not ended
+                in time: the log is closed when it ends, call again.
             StorageError: the disk refused the last sync; the log is closed nevertheless.
         """
         if self.closes_store:
@@ -943,7 +965,7 @@ class RaftLog(OwnedLog):
 
     def _close_alone(self) -> None:
         """Close the log and not its store."""
-        self._guard.require_outside()
+        self._require_outside()
         self._stop_workers()
         try:
             if not self.is_closed and self._wal.durable_ticket < self._memory.ticket:

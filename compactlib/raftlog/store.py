@@ -221,6 +221,7 @@ class RaftLogStore(Closing):
             CorruptData, Unsupported, NotALog: the log could not be opened with the store, see `RaftLogStore`; or its
                 folder is that of another log.
             InvalidInput: not a valid id.
+            Busy: it is closed, and called from its own worker; or a worker of it has not ended in 30 seconds.
             StorageError: the disk refused.
             Closed: the store was closed, or closed itself.
         """
@@ -228,6 +229,10 @@ class RaftLogStore(Closing):
         found = self._logs.get(log_id)
         if found is not None and not found.is_closed:
             return found
+        if found is not None:
+            # Before `_changing` is held: a worker may flush the store.
+            found._require_outside()
+            found._stop_workers()
         with self._changing:
             self._guard.require_open()
             if log_id in self._damaged:
@@ -261,13 +266,13 @@ class RaftLogStore(Closing):
         Raises:
             NotFound: there is no such log.
             StorageError, CorruptData: nothing was removed; or the next opening of the store removes the rest.
-            Busy: called from within a compaction of the log.
+            Busy: called from within a compaction or a worker of the log, or one has not ended in 30 seconds.
             Closed: the store was closed.
         """
         self._guard.require_open()
         found = self._logs.get(log_id)
         if found is not None:
-            found._guard.require_outside()
+            found._require_outside()
             found._stop_workers()
             # Before `_changing` is held: the executor of a compaction may flush.
             found._guard.cancel()
@@ -405,13 +410,13 @@ class RaftLogStore(Closing):
         """Sync, cancel compactions and wait for their end, and close all logs. Idempotent.
 
         Raises:
-            Busy: called from within a compaction of a log, or from the thread of the store; nothing was done. Or a
-                compaction has not ended in time: its log is closed when it ends, call again.
+            Busy: called from within a compaction or a worker of a log, or from the thread of the store; nothing was
+                done. Or one of them has not ended in time: its log is closed when it ends, call again.
             StorageError: the disk refused the last sync; everything is closed nevertheless.
         """
         logs = list(self._logs.values())
         for log in logs:
-            log._guard.require_outside()
+            log._require_outside()
         if self._flusher.is_own_thread:
             raise Busy(f"the store in {self._folder} cannot be closed from its own thread; close it from another")
         self._flusher.stop()

@@ -56,6 +56,7 @@ class Wal:
         closed_files: count of the files before the current file.
         durable_ticket: everything up to this ticket is durable.
         size_bytes: durable bytes of the current file.
+        is_overfull: whether it has twice its limit, because the disk has refused the next file.
     """
 
     def __init__(self, folder: StrPath, guard: Guard, options: StoreOptions, recovered: RecoveredWal) -> None:
@@ -77,6 +78,7 @@ class Wal:
         self.closed_files: int = max(self.number - self._oldest, 0)
         self.durable_ticket: int = 0
         self.size_bytes: int = recovered.last_end
+        self.is_overfull: bool = False
         guard.keep(self)
 
     # -- files
@@ -133,6 +135,7 @@ class Wal:
         self.number, self._salt, self._numbers, self._tail = number, salt, numbers, ()
         self.size_bytes = self._begun = end
         self._entries = 0
+        self.is_overfull = False
         self._ahead = ZerosAhead(self._begun, self._begun)
         self.closed_files = number - self._oldest
         if before is not None:
@@ -253,10 +256,13 @@ class Wal:
         self.guard.done()
         # Without the held frames, which the next file would repeat.
         size = self.size_bytes - (self._begun if self._held else 0)
-        if size > self._options.max_wal_bytes or self._entries > self._options.max_wal_entries:
+        filled = max(size / self._options.max_wal_bytes, self._entries / self._options.max_wal_entries)
+        if filled > 1:
             # The batch is durable. On a full disk, the next batch retries.
-            with contextlib.suppress(StorageError):
+            try:
                 self.roll_over()
+            except StorageError:
+                self.is_overfull = filled > 2
 
     def _write_batch(self, out: OutFile, batch: Sequence[tuple[str, Frame]]) -> None:
         """Make frames durable. After a `StorageError` that leaves the store open, none of them counts."""

@@ -349,6 +349,21 @@ MISTAKES: Sequence[Mistake] = (
          "tests/promises/raftlog/test_raftlog_store_failures.py::test_close_during_a_batch_that_is_refused_syncs_again"),
         "Entries of a batch that a full disk refused are acknowledged by the next sync, which does not write them."),
     Mistake(
+        "wal-file-grows-for-ever", "compactlib/raftlog/raft_log.py",
+        "        if wal.is_overfull:\n",
+        "        if False:\n",
+        ("tests/promises/raftlog/test_raftlog_store_failures.py::"
+         "test_memory_is_bounded_on_a_disk_that_takes_no_new_wal_file",),
+        "Where the disk takes no new file, all entries stay in memory until the process is killed."),
+    Mistake(
+        "snapshot-above-the-end-of-its-log", "compactlib/raftlog/raft_log.py",
+        "            # An entry may have been truncated since the check.\n"
+        "            self._memory.skip_to(row.index)\n",
+        "",
+        ("tests/promises/raftlog/test_raftlog_truncation.py::"
+         "test_entries_below_a_snapshot_are_refused_if_the_log_was_truncated_during_it",),
+        "Acknowledged entries are dead from the beginning."),
+    Mistake(
         "raftlog-removal-not-synced", "compactlib/raftlog/store.py",
         "            self._files.sync_folder(self._logs_folder)\n"
         "            for name in removed:\n",

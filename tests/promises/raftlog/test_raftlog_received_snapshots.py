@@ -149,6 +149,32 @@ def test_follower_equals_its_leader_after_a_snapshot(had: str, tmp_path: Path) -
             assert [each.index for each in to.entries(LAST + 1)] == [LAST + 1]
 
 
+def test_memory_of_a_follower_is_bounded_while_other_threads_sync(tmp_path: Path) -> None:
+    """Another log of the store may sync all the time, so that the queue never fills up."""
+    last = 40_000
+    options = StoreOptions(background=False, max_queued_bytes=100_000)
+    with open_log(tmp_path / "leader", options) as of:
+        of.append([(index, 1, b"entry") for index in range(1, last + 1)])
+        of.snapshot(last, range(1, last, 2), [STATE])
+        with RaftLogStore(tmp_path / "follower", options) as store, ThreadPoolExecutor(1) as other:
+            to = store.log("log")
+            ended = threading.Event()
+
+            def sync_again() -> int:
+                most = 0
+                while not ended.is_set():
+                    store.sync()
+                    most = max(most, to.status().memtable_entries)
+                return most
+
+            most = other.submit(sync_again)
+            try:
+                assert isinstance(transfer(of, to).received, TransferReport)
+            finally:
+                ended.set()
+            assert most.result() < last // 4
+
+
 def test_live_entries_come_in_log_order_before_the_state(tmp_path: Path) -> None:
     with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
         to.append([entry(index) for index in range(11, 17)])

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from compactlib.errors import Closed, CorruptData, NotFound, StorageError
-from compactlib.raftlog import Entry, LogOptions, LogReader, RaftLogStore, SegmentLimits, StoreOptions
+from compactlib.raftlog import Entry, LogOptions, LogReader, RaftLog, RaftLogStore, SegmentLimits, StoreOptions
 from compactlib.testing import FilesInFront, Request
 from tests.harness.failing_files import FailingFiles
 
@@ -448,6 +448,36 @@ def test_damage_to_what_a_wal_file_repeats_is_no_torn_end(flushes: bool, tmp_pat
     newest.write_bytes(data)
     with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
         assert len(list(store.log("a").entries())) == 3
+
+
+def fill(log: RaftLog) -> None:
+    for index in range(1, 1000):
+        log.append([(index, 1, b"entry")])
+        log.sync()
+
+
+def test_memory_is_bounded_on_a_disk_that_takes_no_new_wal_file(tmp_path: Path) -> None:
+    """All inodes are used; the files that exist still grow."""
+    full = [False]
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if full[0] and request.kind == "create":
+            raise StorageError.from_os(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), request.kind, request.path)
+        return act()
+
+    options = StoreOptions(log=LogOptions(files=FilesInFront(step)), background=False, max_wal_entries=10)
+    with RaftLogStore(tmp_path, options) as store:
+        log = store.log("a")
+        full[0] = True
+        with pytest.raises(StorageError, match="create"):
+            fill(log)
+        assert log.status().memtable_entries == log.last_index < 100
+        full[0] = False
+        log.append([(log.last_index + 1, 1, b"entry")])
+        log.sync()
+        store.flush()
+        assert log.status().memtable_entries == 0
+        assert len(list(log.entries())) == log.last_index
 
 
 def test_full_queue_is_synced_by_an_append_to_any_log(tmp_path: Path) -> None:

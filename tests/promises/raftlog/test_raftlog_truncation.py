@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -713,6 +714,44 @@ def test_truncated_entries_are_not_reported_as_durable(tmp_path: Path) -> None:
         log.append([(4, 2, b"")])
         assert log.unconfirmed == IndexSet.range(4, 4)
         assert log.status().durable_index == 3
+
+
+def test_entry_that_is_appended_beside_a_status_is_not_reported_as_durable(tmp_path: Path) -> None:
+    with open_log(tmp_path, StoreOptions(background=False)) as log, ThreadPoolExecutor(1) as other:
+        place, places = 1, 1
+        while place <= places:
+            log.append([(place, 1, b"")])
+            log.sync()
+            appended: list[Future[int]] = []
+
+            def append(first: int = place + 1, appended: list[Future[int]] = appended) -> None:
+                appended.append(other.submit(log.append, [(first, 1, b"")]))
+                # A status that holds a lock does not wait for it.
+                wait(appended, 0.01)
+
+            with Interrupted(place, append) as paused:
+                status = log.status()
+            assert status.durable_index == place, paused.where
+            wait(appended)
+            log.reset(place)
+            place, places = place + 1, paused.places
+
+
+def test_entries_below_a_snapshot_are_refused_if_the_log_was_truncated_during_it(tmp_path: Path) -> None:
+    with open_log(tmp_path, StoreOptions(background=False)) as log:
+        log.append([(index, 1, b"") for index in range(1, 11)])
+
+        def pieces() -> Iterator[bytes]:
+            log.reset(5)
+            yield b"state"
+
+        log.snapshot(10, (), pieces())
+        with pytest.raises(InvalidInput, match="at or below the snapshot"):
+            log.append([(6, 2, b"it would be dead")])
+        log.append([(11, 2, b"next")])
+        log.sync()
+    with open_log(tmp_path, StoreOptions(background=False)) as log:
+        assert list(log.entries()) == [(11, 2, b"next")]
 
 
 def test_entries_that_a_snapshot_covers_are_refused_before_any_is_appended(tmp_path: Path) -> None:

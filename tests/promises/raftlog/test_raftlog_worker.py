@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
-from compactlib.errors import DiskFull, StorageError, TaskFailed
+from compactlib.errors import Busy, Closed, DiskFull, StorageError, TaskFailed
 from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.observer import Observer
 from compactlib.raftlog import (
@@ -28,6 +30,7 @@ from compactlib.raftlog import (
     LogView,
     MachineCopy,
     RaftLog,
+    RaftLogStore,
     SeedPolicy,
     SegmentChanges,
     SegmentLimits,
@@ -277,6 +280,57 @@ def test_workers_are_stopped_with_their_log(tmp_path: Path) -> None:
         log.snapshot(90, [7])
         log.flush()
     assert [(worker.failures, worker.is_running) for worker in workers] == [(0, False)] * 2
+
+
+def test_writer_that_closes_its_log_is_refused_and_all_threads_go_on(tmp_path: Path) -> None:
+    def copy() -> MachineCopy:
+        for call in (log.close, log.attach):
+            with pytest.raises(Busy):
+                call()
+        return MachineCopy(1, (), [b"state"])
+
+    with open_log(tmp_path) as log:
+        log.append([(1, 1, b"x")])
+        log.attach(LogCompactionWorker, lambda log: SnapshotWriter(log, applied=lambda: 1, copy=copy, when=1))
+        end = time.monotonic() + 20
+        while log.state.index < 1 and time.monotonic() < end:
+            time.sleep(0.01)
+        assert log.state.index == 1
+        assert sum(str(tmp_path) in thread.name for thread in threading.enumerate()) == 3
+
+
+def test_failed_log_is_opened_while_its_writer_flushes_the_store(tmp_path: Path) -> None:
+    """The writer's thread ends before the lock is taken that the flush waits for."""
+    fails, copies, goes_on = [False], threading.Event(), threading.Event()
+
+    def step(request: Request, act: Any) -> Any:
+        if fails[0] and request.kind == "unlink" and request.path.endswith(".segment"):
+            raise StorageError.from_os(OSError(5, "Input/output error"), request.kind, request.path)
+        return act()
+
+    def copy() -> MachineCopy:
+        copies.set()
+        goes_on.wait(20)
+        store.flush()
+        return MachineCopy(1, (), [b"state"])
+
+    files = LogOptions(files=FilesInFront(step), limits=SegmentLimits(max_entries=1))
+    with RaftLogStore(tmp_path, StoreOptions(log=files, background=False)) as store:
+        log = store.log("a")
+        log.append([(index, 1, b"x") for index in range(1, 5)])
+        store.flush()
+        log.attach(lambda log: SnapshotWriter(log, applied=lambda: 1, copy=copy, when=1))
+        assert copies.wait(20)
+        fails[0] = True
+        with pytest.raises(StorageError):
+            log.reset(2)
+        fails[0] = False
+        with pytest.raises(Closed):
+            log.status()
+        threading.Timer(0.2, goes_on.set).start()
+        began = time.monotonic()
+        assert store.log("a").last_index == 2
+        assert time.monotonic() - began < 20
 
 
 @attrs.frozen
