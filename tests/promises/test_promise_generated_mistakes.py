@@ -138,6 +138,8 @@ SELDOM: Sequence[Row] = (
         "only a power failure right after the next request shows it"),
     Row("sync in raftlog.segment.writer.cut_segment", LATER,
         "only a power failure right after the next request shows it"),
+    Row("sync folder in files.disk.write_durably < raftlog.segment.writer.empty_segment", LATER,
+        "only a power failure right after the next request shows it"),
     Row("sync in raftlog.segment.writer.take_back", BOTH,
         "only a power failure after a sync that was refused shows it"),
     Row("sync folder in raftlog.compaction.commit.finish_groups", BOTH,

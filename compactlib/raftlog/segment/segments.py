@@ -59,7 +59,7 @@ from compactlib.raftlog.segment.listing import (
     stats_of,
 )
 from compactlib.raftlog.segment.reader import SegmentReader
-from compactlib.raftlog.segment.writer import SegmentWriter, cut_segment
+from compactlib.raftlog.segment.writer import SegmentWriter, cut_segment, empty_segment
 from compactlib.raftlog.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.values import MAX_INDEX, Entry, SegmentLimits, SegmentRef, SegmentStats, entry_of
 
@@ -658,7 +658,7 @@ class Segments:
         """Empty segment 1 of a log without a snapshot, durably, whose file must stay; `False` for any other."""
         if number != 1 or self.row is not None:
             return False
-        cut_segment(self._disk, self.folder, number, -1)
+        empty_segment(self._disk, self.folder, number, self._limits)
         return True
 
     # -- compaction

@@ -19,7 +19,7 @@ from itertools import accumulate
 import attrs
 
 from compactlib._closing import Closing, closed_on_failure
-from compactlib.errors import Closed
+from compactlib.errors import Closed, DiskFull
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, OutFile, StrPath, read_exactly, write_durably
 from compactlib.files.zeros_ahead import ZerosAhead
@@ -299,11 +299,22 @@ class SegmentWriter(Closing):
         raise Closed(f"the writer of {self.path} is closed; append to the next segment, or open this one again")
 
 
+def empty_segment(files: Files, folder: StrPath, number: int, limits: SegmentLimits) -> None:
+    """Replace a segment by an empty sealed one, durably; who has the old file open reads on. Needs no room."""
+    header = native.Header(number, limits)
+    seal = native.Seal(0, header.data_start, 0, sealed=True)
+    try:
+        write_durably(files, os.path.join(folder, segment_name(number)), [native.encode_start(header, seal)],
+                      temporary_suffix=TEMPORARY_SUFFIX)
+    except DiskFull:
+        cut_segment(files, folder, number, -1)
+
+
 def cut_segment(files: Files, folder: StrPath, number: int, after: int) -> None:
     """Truncate a segment, sealed or not, above `after`, durably: by one more seal. Needs no room.
 
-    The bytes of the truncated entries are ignored, and freed when the segment is rewritten. If the disk refuses, the
-    segment has all its entries, or those up to `after`.
+    The bytes of the truncated entries are ignored, and freed when the segment is rewritten or removed. If the disk
+    refuses, the segment has all its entries, or those up to `after`.
     """
     path = os.path.join(folder, segment_name(number))
     out = files.open(path)
@@ -317,8 +328,5 @@ def cut_segment(files: Files, folder: StrPath, number: int, after: int) -> None:
         out.sync()
         out.write_at(seal.place, [native.encode_seal(seal)])
         out.sync()
-        if not len(kept):
-            # An empty segment is not rewritten.
-            out.truncate(end)
     finally:
         out.close()

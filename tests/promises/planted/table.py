@@ -273,9 +273,9 @@ MISTAKES: Sequence[Mistake] = (
         "truncation-seal-not-synced", "compactlib/raftlog/segment/writer.py",
         "        out.write_at(seal.place, [native.encode_seal(seal)])\n"
         "        out.sync()\n"
-        "        if not len(kept):\n",
+        "    finally:\n",
         "        out.write_at(seal.place, [native.encode_seal(seal)])\n"
-        "        if not len(kept):\n",
+        "    finally:\n",
         (TRUNCATED + "[little-within_a_segment]",),
         "Entries that were taken back are there again, and the new ones lie behind them."),
     Mistake(

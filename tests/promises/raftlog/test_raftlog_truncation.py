@@ -603,6 +603,34 @@ def test_a_reader_sees_a_log_before_or_after_a_cut(tmp_path: Path) -> None:
     assert all(each in [*prefixes, after] for each in seen)
 
 
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_reader_of_a_log_that_was_truncated_to_nothing_goes_on(is_full: bool, tmp_path: Path) -> None:
+    full = {"is": False}
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if full["is"] and request.kind == "create" and os.fspath(request.path).endswith(f"{1:016d}.segment.tmp"):
+            raise StorageError.from_os(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), request.kind, request.path)
+        return act()
+
+    with SegmentLog(tmp_path, options(FilesInFront(step))) as log:
+        log.append(rows(1, 10, 1))
+        log.sync()
+        with LogReader(tmp_path) as old:
+            assert old.read(2) == Entry(2, 1, payload_of(2, 1))
+            scan = log.scan(first=1)
+            next(scan)
+            full["is"] = is_full
+            log.append(rows(1, 2, 2))
+            log.sync()
+            full["is"] = False
+            assert old.read(2) == Entry(2, 1, payload_of(2, 1))
+            assert all(isinstance(answer, Entry) for answer in scan)
+            old.refresh()
+            assert terms_of(old.entries()) == {1: 2, 2: 2}
+    with SegmentLog(tmp_path, options()) as log:
+        assert terms_of(log.entries()) == {1: 2, 2: 2}
+
+
 def test_a_failed_log_of_a_store_opens_again_while_others_work(tmp_path: Path) -> None:
     failing = {"is": False}
 
