@@ -522,13 +522,8 @@ class Segments:
         with self._guard.lock:
             self._begin("a sync")
             if self._writer is not None:
-                self._writer.sync()
-                self._rest(self._writer)
+                self._writer.sync(rests=self._rests)
             self._guard.done()
-
-    def _rest(self, writer: SegmentWriter) -> None:
-        if self._rests:
-            writer.rest()
 
     def end_segment(self) -> None:
         """Seal the active segment, and begin the next."""
@@ -588,7 +583,8 @@ class Segments:
         """Make `writer` the active segment."""
         self._writer, self.newest_number, self._successor = writer, writer.number, None
         index = writer.index
-        self._rest(writer)
+        if self._rests:
+            writer.rest()
         self._newest_first = index.first if len(index) else _BEYOND
         if any(ref.number == writer.number for ref in self._view.refs[-1:]):
             self._show(self._view.known[:-1], [writer.number])

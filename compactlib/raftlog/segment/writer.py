@@ -208,16 +208,19 @@ class SegmentWriter(Closing):
         self._flushed_entries, self._flushed_end = len(self.index), self._data_end
         self._records, self._payloads = [], []
 
-    def sync(self) -> None:
-        """Make everything appended so far durable: one fsync, none if there is nothing new."""
+    def sync(self, *, rests: bool = False) -> None:
+        """Make everything appended so far durable: one fsync, none if there is nothing new; `rests`: then `rest`."""
         if not self.is_open:
             self._refuse()
         self.flush()
         if self.synced.entries < self._flushed_entries:
-            self._zeros.follow(self._out, self._flushed_end)
+            if not rests:
+                self._zeros.follow(self._out, self._flushed_end)
             self._out.sync()
             # Not synced: with an older seal, opening the segment checks more entries.
             self._write_seal(sealed=False)
+        if rests:
+            self.rest()
 
     def seal(self, *, is_alone: bool = False) -> None:
         """Make everything durable and seal the segment: nothing is appended later. The next segment is there already.
