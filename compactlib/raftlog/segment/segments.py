@@ -212,7 +212,7 @@ class Segments:
             # No file is removed if its merged segment is damaged.
             for damage in self.reader(leader).damaged_entries():
                 raise damage
-        self._drop([number for number in found.dropped if not self._emptied(number)], 0.0)
+        self._drop([number for number in found.dropped if not self._stays(number)], 0.0)
 
     def settle(self) -> None:
         """Make everything that opening has found durable, if it could not because the disk was full.
@@ -233,6 +233,9 @@ class Segments:
         """Take over the last segment that has entries, and behind it an empty one that a truncation has begun."""
         if self._is_settled:
             return
+        if self._stays(1) and 1 not in (self.newest_number, *(ref.number for ref in self._view.refs[:1])):
+            # It is empty, and perhaps not sealed.
+            empty_segment(self._disk, self.folder, 1, self._limits)
         for number in sorted({*(ref.number for ref in self._view.refs[-1:]), self.newest_number}):
             writer = SegmentWriter.open(self._disk, self.folder, number, is_last=number == self.newest_number)
             self.torn_entries += writer.torn_records
@@ -643,19 +646,18 @@ class Segments:
         self._use(successor)
         # Step (b).
         for number in reversed(removed):
-            if not self._emptied(number):
+            if self._stays(number):
+                empty_segment(self._disk, self.folder, number, self._limits)
+            else:
                 self._disk.unlink(self._path_of(number))
                 self._disk.sync_folder(self.folder)
         # Step (c).
         if cut is not None:
             cut_segment(self._disk, self.folder, cut.ref.number, after)
 
-    def _emptied(self, number: int) -> bool:
-        """Empty segment 1 of a log without a snapshot, durably, whose file must stay; `False` for any other."""
-        if number != 1 or self.row is not None:
-            return False
-        empty_segment(self._disk, self.folder, number, self._limits)
-        return True
+    def _stays(self, number: int) -> bool:
+        """Whether it is segment 1 of a log without a snapshot, whose file stays, empty at least."""
+        return number == 1 and self.row is None
 
     # -- compaction
 

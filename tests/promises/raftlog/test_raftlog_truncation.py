@@ -631,6 +631,27 @@ def test_a_reader_of_a_log_that_was_truncated_to_nothing_goes_on(is_full: bool, 
         assert terms_of(log.entries()) == {1: 2, 2: 2}
 
 
+def test_a_log_that_was_truncated_to_nothing_is_opened_on_a_full_disk(tmp_path: Path) -> None:
+    full = {"is": True}
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if full["is"] and request.needs_room:
+            raise StorageError.from_os(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), request.kind, request.path)
+        return act()
+
+    with SegmentLog(tmp_path, options()) as log:
+        log.append(rows(1, 10, 1))
+        log.append(rows(1, 2, 2))
+    with SegmentLog(tmp_path, options(FilesInFront(step))) as log:
+        assert terms_of(log.entries()) == {1: 2, 2: 2}
+        with pytest.raises(StorageError):
+            log.append(rows(3, 3, 2))
+        full["is"] = False
+        log.append(rows(3, 6, 2))
+    with SegmentLog(tmp_path, options()) as log:
+        assert terms_of(log.entries()) == dict.fromkeys(range(1, 7), 2)
+
+
 def test_a_failed_log_of_a_store_opens_again_while_others_work(tmp_path: Path) -> None:
     failing = {"is": False}
 
