@@ -294,9 +294,9 @@ class SegmentWriter(Closing):
 
     def rest(self) -> None:
         """Close the file until the next write opens it again. All entries are synced, and the last seal need not be."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
     def _refuse(self) -> None:
         raise Closed(f"the writer of {self.path} is closed; append to the next segment, or open this one again")
