@@ -423,6 +423,10 @@ class Segments:
                     continue
                 raise
             if listed and (not len(reader.index) or reader.index.last < listed[0].last):
+                with self._guard.lock:
+                    # Who has replaced the file shows the new list before the lock is released.
+                    if epoch != self._epoch:
+                        continue
                 raise NotFound(f"segment {number} of {self.folder} was cut or rewritten; re-read the list")
             with self._lock:
                 # After a change the name may be of another file: a reader opened before is not kept.
