@@ -94,6 +94,8 @@ class RaftLogStore(Closing):
         self._observer: Observer = Observers(self.options.log.observer)
         self.open_files: OpenFiles = OpenFiles(self.options.log.max_open_segments)
         self._logs: dict[str, RaftLog] = {}
+        # The ids of logs by device and inode of their folders.
+        self._folders: dict[tuple[int, int] | None, str] = {}
         self._damaged: dict[str, CorruptData | Unsupported] = {}
         self._changing = threading.RLock()
         self._flush_error: CompactlibError | None = None
@@ -170,8 +172,16 @@ class RaftLogStore(Closing):
 
     def _open_log(self, log_id: str, frames: Iterable[Frame] = ()) -> RaftLog:
         """Open a log; one that was closed keeps its memtable, which has all queued entries."""
-        log = RaftLog(self, self._wal, log_id, self._log_folder(log_id), self._logs.get(log_id), frames)
+        path = self._log_folder(log_id)
+        identity = _identity_of(path)
+        other = self._folders.get(identity, log_id)
+        # The other folder may be gone, and its inode used again.
+        if other != log_id and None is not identity == _identity_of(self._log_folder(other)):
+            raise Unsupported(f"log {log_id!r} has the folder of log {other!r}: by a link, or because names in "
+                              f"{self._logs_folder} ignore case; choose another id")
+        log = RaftLog(self, self._wal, log_id, path, self._logs.get(log_id), frames)
         self._logs[log_id] = log
+        self._folders[_identity_of(path)] = log_id
         return log
 
     def _finish_removals(self) -> None:
@@ -208,7 +218,8 @@ class RaftLogStore(Closing):
 
         Raises:
             NotFound: there is no such log, and `create` is not set.
-            CorruptData, Unsupported, NotALog: the log could not be opened with the store, see `RaftLogStore`.
+            CorruptData, Unsupported, NotALog: the log could not be opened with the store, see `RaftLogStore`; or its
+                folder is that of another log.
             InvalidInput: not a valid id.
             StorageError: the disk refused.
             Closed: the store was closed, or closed itself.
@@ -245,7 +256,7 @@ class RaftLogStore(Closing):
     def remove(self, log_id: str) -> None:
         """Remove a log with its files. Flushes all logs first, so that no WAL file names the log.
 
-        A damaged log can be removed too. A folder of that name that is not a log's stays.
+        A damaged log can be removed too. A folder of that name that is not a log's stays, and one that a link leads to.
 
         Raises:
             NotFound: there is no such log.
@@ -285,6 +296,7 @@ class RaftLogStore(Closing):
                     if look_at(path) is None:
                         self._logs.pop(log_id, None)
             self._logs.pop(log_id, None)
+            self._folders = {identity: each for identity, each in self._folders.items() if each != log_id}
             self._finish_removals()
             self._wal.forget(log_id)
             if is_damaged:
@@ -430,14 +442,20 @@ def open_log(folder: StrPath, options: StoreOptions | None = None, *, log_id: st
     return log
 
 
-def _remove_folder(files: Files, folder: str) -> None:
-    for name in list_folder(folder):
-        path = os.path.join(folder, name)
-        if os.path.isdir(path) and not os.path.islink(path):
-            _remove_folder(files, path)
-        else:
-            files.unlink(path)
-    files.remove_folder(folder)
+def _identity_of(folder: str) -> tuple[int, int] | None:
+    """Device and inode of a folder, or of the folder to which a link leads; `None` if it is missing."""
+    found = look_at(os.path.join(folder, os.curdir))
+    return None if found is None else (found.st_dev, found.st_ino)
+
+
+def _remove_folder(files: Files, path: str) -> None:
+    """Remove a folder and all in it; of a link, the link alone."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        for name in list_folder(path):
+            _remove_folder(files, os.path.join(path, name))
+        files.remove_folder(path)
+    else:
+        files.unlink(path)
 
 
 @attrs.frozen

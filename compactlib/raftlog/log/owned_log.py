@@ -63,7 +63,7 @@ from compactlib.raftlog.compaction.policy import GroupFailed, LogPolicy, LogView
 from compactlib.raftlog.compaction.report import GroupStats, LogCompactionReport, LogReclaimReport, SegmentChanges
 from compactlib.raftlog.compaction.rewrite import CompactSegments, Copier, SegmentSource
 from compactlib.raftlog.errors import LiveIndexMissing
-from compactlib.raftlog.log.folder import require_links, require_log
+from compactlib.raftlog.log.folder import require_links, require_log, wal_of
 from compactlib.raftlog.log.reading import LogReading
 from compactlib.raftlog.memtable import Memtable
 from compactlib.raftlog.names import LOCK_NAME, LOGS_FOLDER, REWRITE_PREFIX, segment_name
@@ -163,8 +163,9 @@ class OwnedLog(LogReading):
 
     def _opened(self, folder: str, guard: Guard) -> Segments:
         locked = folder
-        if self._is_of_store:
+        if self._is_of_store and wal_of(folder) is not None:
             # The store's lock keeps other owners out of its logs too (`require_no_store`), which so need no handles.
+            # Not out of a folder that a link puts there: its own path leads to no store.
             locked = os.path.dirname(os.path.dirname(folder))
         else:
             guard.lock_folder(folder, meanwhile="read it with a LogReader")

@@ -85,7 +85,7 @@ class SegmentLog(OwnedLog):
 
     def append_run(self, first: int, term: int, payloads: Sequence[Buffer]) -> None:
         """Append entries of consecutive indexes and one term; a few calls for any number. Raises as `append`."""
-        self._append_runs([_checked(first, term, payloads)])
+        self._append_runs([run for run in [_checked(first, term, payloads)] if run[2]])
 
     def _append_runs(self, runs: Sequence[_Run]) -> None:
         with self._guard.lock:

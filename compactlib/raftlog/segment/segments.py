@@ -12,7 +12,8 @@ that was sealed once.
 
 (a) create the next segment, empty. It needs room; if there is none, nothing has changed;
 (b) remove the segments that begin above the cut, newest first, so that a crash leaves a prefix of the log. Segment 1
-    of a log without a snapshot is emptied instead: so such a log without it has lost it (`read_folder`);
+    of a log without a snapshot is replaced by an empty one instead: so such a log without it has lost it
+    (`read_folder`);
 (c) end the segment with the cut by one more seal, with fewer entries.
 
 After a crash between these steps an empty newest segment is behind an unsealed segment. Opening seals the latter, and
@@ -178,6 +179,8 @@ class Segments:
         self.newest_number: int = 0
         # Whether all that opening has found is durable.
         self._is_settled = True
+        # Whether opening has found segment 1 empty below others, in a log without a snapshot: its file stays.
+        self._is_emptied = False
         # Of the active segment; its reader has the index of the writer.
         self._writer: SegmentWriter | None = None
         # The first index of the active segment.
@@ -205,6 +208,7 @@ class Segments:
         else:
             self.newest_number = found.newest.loaded.header.number
             self._is_settled = False
+            self._is_emptied = 1 in found.dropped and self.row is None
         # On a full disk the log can be read, and the first change that has room retries.
         with contextlib.suppress(DiskFull):
             self._settle()
@@ -212,7 +216,7 @@ class Segments:
             # No file is removed if its merged segment is damaged.
             for damage in self.reader(leader).damaged_entries():
                 raise damage
-        self._drop([number for number in found.dropped if not self._stays(number)], 0.0)
+        self._drop([number for number in found.dropped if number > 1 or not self._is_emptied], 0.0)
 
     def settle(self) -> None:
         """Make everything that opening has found durable, if it could not because the disk was full.
@@ -230,12 +234,14 @@ class Segments:
             self._guard.done()
 
     def _settle(self) -> None:
-        """Take over the last segment that has entries, and behind it an empty one that a truncation has begun."""
+        """Take over the last segment that has entries, and behind it an empty one that a truncation has begun.
+
+        Segment 1 is emptied again, if a truncation has emptied it.
+        """
         if self._is_settled:
             return
-        if self._stays(1) and 1 not in (self.newest_number, *(ref.number for ref in self._view.refs[:1])):
-            # It is empty, and perhaps not sealed.
-            empty_segment(self._disk, self.folder, 1, self._limits)
+        if self._is_emptied:
+            self._empty_first()
         for number in sorted({*(ref.number for ref in self._view.refs[-1:]), self.newest_number}):
             writer = SegmentWriter.open(self._disk, self.folder, number, is_last=number == self.newest_number)
             self.torn_entries += writer.torn_records
@@ -650,18 +656,27 @@ class Segments:
         self._use(successor)
         # Step (b).
         for number in reversed(removed):
-            if self._stays(number):
-                empty_segment(self._disk, self.folder, number, self._limits)
-            else:
+            if not self._emptied(number):
                 self._disk.unlink(self._path_of(number))
                 self._disk.sync_folder(self.folder)
         # Step (c).
         if cut is not None:
             cut_segment(self._disk, self.folder, cut.ref.number, after)
 
-    def _stays(self, number: int) -> bool:
-        """Whether it is segment 1 of a log without a snapshot, whose file stays, empty at least."""
-        return number == 1 and self.row is None
+    def _emptied(self, number: int) -> bool:
+        """Empty segment 1 of a log without a snapshot, durably, whose file must stay; `False` for any other."""
+        if number != 1 or self.row is not None:
+            return False
+        self._empty_first()
+        return True
+
+    def _empty_first(self) -> None:
+        try:
+            empty_segment(self._disk, self.folder, 1, self._limits)
+        except DiskFull:
+            # Needs no room, and frees none. Perhaps only the sync of the new name was refused.
+            cut_segment(self._disk, self.folder, 1, -1)
+            self._disk.sync_folder(self.folder)
 
     # -- compaction
 

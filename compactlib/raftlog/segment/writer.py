@@ -19,7 +19,7 @@ from itertools import accumulate
 import attrs
 
 from compactlib._closing import Closing, closed_on_failure
-from compactlib.errors import Closed, DiskFull
+from compactlib.errors import Closed
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, OutFile, StrPath, read_exactly, write_durably
 from compactlib.files.zeros_ahead import ZerosAhead
@@ -302,17 +302,6 @@ class SegmentWriter(Closing):
         raise Closed(f"the writer of {self.path} is closed; append to the next segment, or open this one again")
 
 
-def empty_segment(files: Files, folder: StrPath, number: int, limits: SegmentLimits) -> None:
-    """Replace a segment by an empty sealed one, durably; who has the old file open reads on. Needs no room."""
-    header = native.Header(number, limits)
-    seal = native.Seal(0, header.data_start, 0, sealed=True)
-    try:
-        write_durably(files, os.path.join(folder, segment_name(number)), [native.encode_start(header, seal)],
-                      temporary_suffix=TEMPORARY_SUFFIX)
-    except DiskFull:
-        cut_segment(files, folder, number, -1)
-
-
 def cut_segment(files: Files, folder: StrPath, number: int, after: int) -> None:
     """Truncate a segment, sealed or not, above `after`, durably: by one more seal. Needs no room.
 
@@ -333,3 +322,10 @@ def cut_segment(files: Files, folder: StrPath, number: int, after: int) -> None:
         out.sync()
     finally:
         out.close()
+
+
+def empty_segment(files: Files, folder: StrPath, number: int, limits: SegmentLimits) -> None:
+    """Replace a segment's file by that of a sealed segment without entries, durably; who has it open can read it."""
+    header = native.Header(number, limits)
+    start = native.encode_start(header, native.Seal(0, header.data_start, 0, sealed=True))
+    write_durably(files, os.path.join(folder, segment_name(number)), [start], temporary_suffix=TEMPORARY_SUFFIX)

@@ -241,8 +241,8 @@ MISTAKES: Sequence[Mistake] = (
         "Of a truncated log an older segment is gone and a newer one is there, so that it has a hole."),
     Mistake(
         "truncation-removes-the-first-segment", "compactlib/raftlog/segment/segments.py",
-        "        return number == 1 and self.row is None\n",
-        "        return False\n",
+        "        if number != 1 or self.row is not None:\n",
+        "        if number:\n",
         (HOLES + "test_log_that_was_truncated_to_nothing_keeps_an_empty_first_segment",),
         "A log that was truncated to nothing looks like one that has lost its first segment."),
     Mistake(

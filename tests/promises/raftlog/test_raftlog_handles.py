@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.errors import StorageError, Unsupported
+from compactlib.errors import Busy, StorageError, Unsupported
 from compactlib.files import LocalFiles, OutFile
 from compactlib.raftlog import (
     LocalLog,
@@ -178,3 +178,44 @@ def test_folder_of_a_log_of_a_store_is_refused_by_name(opened: Callable[[Path], 
     with LogReader(folder) as reader:
         assert reader.last_index == 1
     store.close()
+
+
+@pytest.mark.parametrize("moved", ["logs", "logs/a"])
+def test_log_of_a_store_that_is_reached_by_a_link_has_one_writer(moved: str, tmp_path: Path) -> None:
+    """Its logs may be on another disk, where nothing beside them tells of the store."""
+    folder = tmp_path / "store" / moved
+    with RaftLogStore(tmp_path / "store", OPTIONS) as store:
+        store.log("a").append([(1, 1, b"one")])
+        store.flush()
+    elsewhere = folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(elsewhere)
+    log = elsewhere / "a" if moved == "logs" else elsewhere
+    with RaftLogStore(tmp_path / "store", OPTIONS) as store:
+        with pytest.raises(Busy):
+            SegmentLog(log)
+        store.log("a").append([(2, 1, b"two")])
+        store.flush()
+    with SegmentLog(log), pytest.raises(Busy):
+        RaftLogStore(tmp_path / "store", OPTIONS)
+
+
+def test_two_logs_of_a_store_do_not_write_to_one_folder(tmp_path: Path) -> None:
+    """As on a file system whose names ignore case; here by a link."""
+    with RaftLogStore(tmp_path, OPTIONS) as store:
+        for name in "ab":
+            store.log(name).append([(1, 1, b"one")])
+        store.flush()
+        (tmp_path / "logs" / "c").symlink_to("a")
+        with pytest.raises(Unsupported, match="the folder of log 'a'"):
+            store.log("c")
+        store.remove("b")
+        for name in "bd":
+            store.log(name).append([(1, 1, b"two")])
+    with RaftLogStore(tmp_path, OPTIONS) as store:
+        assert store.status().damaged == ("c",)
+        assert [(name, store.log(name).read(1)) for name in "abd"] == [
+            ("a", (1, 1, b"one")), ("b", (1, 1, b"two")), ("d", (1, 1, b"two"))]
+        store.remove("c")
+    with RaftLogStore(tmp_path, OPTIONS) as store:
+        assert store.status().damaged == ()
+        assert store.log("a").read(1) == (1, 1, b"one")

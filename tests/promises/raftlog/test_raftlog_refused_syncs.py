@@ -273,6 +273,29 @@ def test_disk_that_is_full_at_any_sync_of_an_opening_only_delays_it(tmp_path: Pa
         assert list(again.entries()) == [*ENTRIES, Entry(10, 2, b"later")]
 
 
+def test_log_that_was_truncated_to_nothing_is_opened_on_a_full_disk_that_takes_no_seal(tmp_path: Path) -> None:
+    """Some disks need room for overwriting too."""
+    full = [True]
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if full[0] and request.kind == "write":
+            raise StorageError.from_os(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), request.kind, request.path)
+        return act()
+
+    later = [Entry(1, 2, b"later"), Entry(2, 2, b"later")]
+    with SegmentLog(tmp_path) as log:
+        log.append(ENTRIES)
+        log.append(later[:1])
+    with SegmentLog(tmp_path, LogOptions(files=FilesInFront(step))) as log:
+        assert list(log.entries()) == later[:1]
+        with pytest.raises(StorageError):
+            log.append(later[1:])
+        full[0] = False
+        log.append(later[1:])
+    with SegmentLog(tmp_path) as log:
+        assert list(log.entries()) == later
+
+
 def test_entries_that_a_power_failure_has_left_behind_lost_ones_do_not_come_back(tmp_path: Path) -> None:
     """The file's pages reach the disk in any order: here a MiB of the index is lost, and the index behind it is not."""
     options = LogOptions(limits=SegmentLimits(max_entries=40_000))

@@ -481,6 +481,13 @@ def test_cut_entries_are_in_no_file(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.glob("*.segment")) == names
 
 
+def test_run_without_entries_truncates_nothing(tmp_path: Path) -> None:
+    with SegmentLog(tmp_path / "log", options()) as log:
+        log.append(rows(1, 10, 1))
+        log.append_run(5, 1, [])
+        assert terms_of(log.entries()) == dict.fromkeys(range(1, 11), 1)
+
+
 def test_room_behind_a_cut_is_given_back_by_a_rewrite(tmp_path: Path) -> None:
     cut_log(tmp_path)
     with SegmentLog(tmp_path, options()) as log:
@@ -548,6 +555,25 @@ def test_append_over_held_entries_without_room_changes_nothing(tmp_path: Path) -
         assert terms_of(log.entries()) == {**dict.fromkeys(range(1, 6), 1), 6: 2}
 
 
+def test_cut_to_nothing_that_finds_no_more_room_is_carried_out(tmp_path: Path) -> None:
+    """The next segment is there: the truncation has begun."""
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if request.needs_room and request.path.endswith(f"{1:016d}.segment.tmp") and full:
+            raise StorageError.from_os(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), request.kind, request.path)
+        return act()
+
+    full: list[bool] = []
+    with SegmentLog(tmp_path, options(FilesInFront(step))) as log:
+        log.append(rows(1, 12, 1))
+        full.append(True)
+        log.append(rows(1, 2, 2))
+    for _ in range(2):
+        with SegmentLog(tmp_path, options()) as log:
+            assert terms_of(log.entries()) == {1: 2, 2: 2}
+            assert log.verify().is_sound
+    assert sum(path.stat().st_size for path in tmp_path.glob("*.segment")) < 1000
+
+
 def test_a_log_that_failed_in_a_cut_closes_and_opens_again(tmp_path: Path) -> None:
     failing = {"is": False}
 
@@ -573,6 +599,26 @@ def test_a_log_that_failed_in_a_cut_closes_and_opens_again(tmp_path: Path) -> No
         assert set(found.values()) == {1}
         assert list(found) == list(range(1, len(found) + 1))
     log.close()
+
+
+def test_log_that_is_truncated_to_nothing_looks_damaged_to_no_reader(tmp_path: Path) -> None:
+    """Not to one that has its first segment open, in this process or in another."""
+    before = dict.fromkeys(range(1, 5), 1)
+    with SegmentLog(tmp_path, options()) as log:
+        log.append(rows(1, 10, 1))
+        log.sync()
+        with LogReader(tmp_path) as reader:
+            scans = [iter(log.scan()), iter(reader.entries()), iter(reader.read_many(range(1, 5)))]
+            first = [next(scan) for scan in scans]
+            log.append(rows(1, 1, 2))
+            log.sync()
+            assert reader.read(2) == Entry(2, 1, payload_of(2, 1))
+            for entry, scan in zip(first, scans, strict=True):
+                found = [entry, *scan]
+                assert all(isinstance(each, Entry) for each in found), found
+                assert {each.index: each.term for each in found if isinstance(each, Entry)}.items() >= before.items()
+            reader.refresh()
+            assert terms_of(reader.entries()) == {1: 2}
 
 
 def test_a_reader_sees_a_log_before_or_after_a_cut(tmp_path: Path) -> None:
@@ -601,55 +647,6 @@ def test_a_reader_sees_a_log_before_or_after_a_cut(tmp_path: Path) -> None:
             assert terms_of(old.entries()) == after
     assert seen[0] == before
     assert all(each in [*prefixes, after] for each in seen)
-
-
-@pytest.mark.parametrize("is_full", [False, True])
-def test_a_reader_of_a_log_that_was_truncated_to_nothing_goes_on(is_full: bool, tmp_path: Path) -> None:
-    full = {"is": False}
-
-    def step(request: Request, act: Callable[[], Any]) -> Any:
-        if full["is"] and request.kind == "create" and os.fspath(request.path).endswith(f"{1:016d}.segment.tmp"):
-            raise StorageError.from_os(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), request.kind, request.path)
-        return act()
-
-    with SegmentLog(tmp_path, options(FilesInFront(step))) as log:
-        log.append(rows(1, 10, 1))
-        log.sync()
-        with LogReader(tmp_path) as old:
-            assert old.read(2) == Entry(2, 1, payload_of(2, 1))
-            scan = log.scan(first=1)
-            next(scan)
-            full["is"] = is_full
-            log.append(rows(1, 2, 2))
-            log.sync()
-            full["is"] = False
-            assert old.read(2) == Entry(2, 1, payload_of(2, 1))
-            assert all(isinstance(answer, Entry) for answer in scan)
-            old.refresh()
-            assert terms_of(old.entries()) == {1: 2, 2: 2}
-    with SegmentLog(tmp_path, options()) as log:
-        assert terms_of(log.entries()) == {1: 2, 2: 2}
-
-
-def test_a_log_that_was_truncated_to_nothing_is_opened_on_a_full_disk(tmp_path: Path) -> None:
-    full = {"is": True}
-
-    def step(request: Request, act: Callable[[], Any]) -> Any:
-        if full["is"] and request.needs_room:
-            raise StorageError.from_os(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), request.kind, request.path)
-        return act()
-
-    with SegmentLog(tmp_path, options()) as log:
-        log.append(rows(1, 10, 1))
-        log.append(rows(1, 2, 2))
-    with SegmentLog(tmp_path, options(FilesInFront(step))) as log:
-        assert terms_of(log.entries()) == {1: 2, 2: 2}
-        with pytest.raises(StorageError):
-            log.append(rows(3, 3, 2))
-        full["is"] = False
-        log.append(rows(3, 6, 2))
-    with SegmentLog(tmp_path, options()) as log:
-        assert terms_of(log.entries()) == dict.fromkeys(range(1, 7), 2)
 
 
 def test_a_failed_log_of_a_store_opens_again_while_others_work(tmp_path: Path) -> None:
