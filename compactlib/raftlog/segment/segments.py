@@ -441,6 +441,10 @@ class Segments:
                     continue
                 raise
             if listed and (not len(reader.index) or reader.index.last < listed[0].last):
+                with self._guard.lock:
+                    # Who has replaced the file shows the new list before the lock is released.
+                    if epoch != self._epoch:
+                        continue
                 raise NotFound(f"segment {number} of {self.folder} was cut or rewritten; re-read the list")
             with self._lock:
                 # After a change the name may be of another file: a reader opened before is not kept.
@@ -543,13 +547,8 @@ class Segments:
         with self._guard.lock:
             self._begin("a sync")
             if self._writer is not None:
-                self._writer.sync()
-                self._rest(self._writer)
+                self._writer.sync(rests=self._rests)
             self._guard.done()
-
-    def _rest(self, writer: SegmentWriter) -> None:
-        if self._rests:
-            writer.rest()
 
     def end_segment(self) -> None:
         """Seal the active segment, and begin the next."""
@@ -609,7 +608,8 @@ class Segments:
         """Make `writer` the active segment."""
         self._writer, self.newest_number, self._successor = writer, writer.number, None
         index = writer.index
-        self._rest(writer)
+        if self._rests:
+            writer.rest()
         self._newest_first = index.first if len(index) else _BEYOND
         if any(ref.number == writer.number for ref in self._view.refs[-1:]):
             self._show(_View.of(self._view.known[:-1]), [writer.number])

@@ -208,16 +208,19 @@ class SegmentWriter(Closing):
         self._flushed_entries, self._flushed_end = len(self.index), self._data_end
         self._records, self._payloads = [], []
 
-    def sync(self) -> None:
-        """Make everything appended so far durable: one fsync, none if there is nothing new."""
+    def sync(self, *, rests: bool = False) -> None:
+        """Make everything appended so far durable: one fsync, none if there is nothing new; `rests`: then `rest`."""
         if not self.is_open:
             self._refuse()
         self.flush()
         if self.synced.entries < self._flushed_entries:
-            self._zeros.follow(self._out, self._flushed_end)
+            if not rests:
+                self._zeros.follow(self._out, self._flushed_end)
             self._out.sync()
             # Not synced: with an older seal, opening the segment checks more entries.
             self._write_seal(sealed=False)
+        if rests:
+            self.rest()
 
     def seal(self, *, is_alone: bool = False) -> None:
         """Make everything durable and seal the segment: nothing is appended later. The next segment is there already.
@@ -291,9 +294,9 @@ class SegmentWriter(Closing):
 
     def rest(self) -> None:
         """Close the file until the next write opens it again. All entries are synced, and the last seal need not be."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
     def _refuse(self) -> None:
         raise Closed(f"the writer of {self.path} is closed; append to the next segment, or open this one again")
@@ -302,8 +305,8 @@ class SegmentWriter(Closing):
 def cut_segment(files: Files, folder: StrPath, number: int, after: int) -> None:
     """Truncate a segment, sealed or not, above `after`, durably: by one more seal. Needs no room.
 
-    The bytes of the truncated entries are ignored, and freed when the segment is rewritten. If the disk refuses, the
-    segment has all its entries, or those up to `after`.
+    The bytes of the truncated entries are ignored, and freed when the segment is rewritten or removed. If the disk
+    refuses, the segment has all its entries, or those up to `after`.
     """
     path = os.path.join(folder, segment_name(number))
     out = files.open(path)

@@ -124,6 +124,42 @@ def test_flush_without_handles_is_repeated(tmp_path: Path) -> None:
         assert [entry.payload for entry in store.log("a").entries()] == [b"one", b"two", b"three", b"four"]
 
 
+class ClosedOnce(LocalFiles):
+    """A disk that refuses to close the next segment that is opened, after its descriptor is gone."""
+
+    refuses = False
+
+    def open(self, path: str | os.PathLike[str]) -> OutFile:
+        out = super().open(path)
+        if self.refuses and os.fspath(path).endswith(".segment"):
+            self.refuses, close = False, out.close
+
+            def refused() -> None:
+                close()
+                raise StorageError.from_os(OSError(errno.EIO, os.strerror(errno.EIO)), "close", path)
+
+            out.close = refused  # type: ignore[method-assign]
+        return out
+
+
+def test_flush_whose_segment_does_not_close_is_repeated(tmp_path: Path) -> None:
+    files = ClosedOnce()
+    with RaftLogStore(tmp_path, StoreOptions(background=False, log=LogOptions(files=files))) as store:
+        log = store.log("a")
+        log.append([(1, 1, b"one")])
+        store.flush()
+        log.append([(2, 1, b"two")])
+        files.refuses = True
+        with pytest.raises(StorageError, match="close"):
+            store.flush()
+        assert not log.is_closed
+        log.append([(3, 1, b"three")])
+        store.flush()
+        assert len(log.refs) == 1
+    with RaftLogStore(tmp_path, OPTIONS) as store:
+        assert [entry.payload for entry in store.log("a").entries()] == [b"one", b"two", b"three"]
+
+
 @pytest.mark.parametrize("is_open", [True, False])
 @pytest.mark.parametrize("opened", [SegmentLog, LocalLog, RaftLogStore, open_log])
 def test_folder_of_a_log_of_a_store_is_refused_by_name(opened: Callable[[Path], object], is_open: bool,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A log that lacks a segment in its middle says so; a segment can be ended before it is full."""
+"""A log that lacks a segment in its middle says so, and no other does; a segment can be ended before it is full."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ import shutil
 import struct
 import subprocess
 import sys
+import threading
 import zlib
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import Any
 
+import attrs
 import pytest
 
 from compactlib.errors import CorruptData
@@ -26,6 +30,7 @@ from compactlib.raftlog import (
     StoreOptions,
     verify_log,
 )
+from compactlib.testing import FilesInFront, Request
 
 OPTIONS = StoreOptions(log=LogOptions(limits=SegmentLimits(max_entries=4)))
 
@@ -293,3 +298,24 @@ def test_index_above_all_numbers_is_missing(ended: bool, tmp_path: Path) -> None
         assert log.read(1 << 64) == MissingEntry(1 << 64)
         with LogReader(tmp_path) as reader:
             assert reader.read(1 << 64) == MissingEntry(1 << 64)
+
+
+def test_live_entry_is_read_beside_the_commit_of_its_rewrite(tmp_path: Path) -> None:
+    reads: list[Future[Any]] = []
+    commits = threading.Event()
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if commits.is_set() and request.kind == "sync folder" and not reads:
+            # The new file has the segment's name, and the list is the old one.
+            reads.append(pool.submit(log.read, 1))
+            wait(reads, timeout=0.3)
+        return act()
+
+    options = attrs.evolve(OPTIONS.log, max_open_segments=1, files=FilesInFront(step))
+    with ThreadPoolExecutor(1) as pool, SegmentLog(tmp_path, options) as log:
+        log.append([(index, 1, b"entry") for index in range(1, 15)])
+        log.snapshot(8, live=[1, *range(5, 9)])
+        assert log.read(12).index == 12
+        commits.set()
+        assert log.compact(policy=SeedPolicy()).done
+        assert [each.result() for each in reads] == [(1, 1, b"entry")]

@@ -93,7 +93,7 @@ def files_with_entries(folder: Path) -> list[str]:
     found = []
     for name in names:
         with open_segment(folder, int(name.partition(".")[0]), newest=True) as reader:
-            if len(reader.index):
+            if len(reader.index) or name not in (f"{1:016d}.segment", names[-1]):
                 found.append(name)
     return found
 

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from compactlib.errors import StorageError
-from compactlib.raftlog import LogOptions, LogReader, SegmentLimits, SegmentLog
+from compactlib.raftlog import LogOptions, LogReader, RaftLogStore, SegmentLimits, SegmentLog, StoreOptions
 from compactlib.testing import FilesInFront, RecordingFiles, Request, explore_crashes, record
 from tests.harness.effort import Effort
 
@@ -36,6 +36,18 @@ def test_a_closed_log_has_no_zeros_and_goes_on_in_its_segment(tmp_path: Path) ->
         log.append([(201, 1, b"next")])
         assert [tuple(entry) for entry in log.entries()] == [*ENTRIES, (201, 1, b"next")]
         assert len(log.view().segments) == 1
+
+
+def test_restarts_of_a_store_leave_no_small_segments(tmp_path: Path) -> None:
+    payload = b"x" * 1000
+    for index in range(1, 101):
+        with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+            log = store.log("a")
+            log.append([(index, 1, payload)])
+            store.flush()
+            assert len(log.refs) == 1
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        assert [tuple(entry) for entry in store.log("a").entries()] == [(index, 1, payload) for index in range(1, 101)]
 
 
 def test_zeros_that_a_full_disk_refuses_keep_no_room(tmp_path: Path) -> None:
