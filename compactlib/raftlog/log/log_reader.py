@@ -96,10 +96,13 @@ class LogReader(LogReading):
                         raise
                     continue
                 # A list older than the row may lack entries that are live by the row; a newer list may lack entries
-                # that died later. A list that a truncation has shortened lacks entries that are in the WAL by now.
+                # that died later. A list that a truncation has shortened lacks entries that are in the WAL by now, or
+                # were flushed since: then a WAL file, perhaps with the truncation, is gone.
                 if read_snapshot_meta(self._folder) != row:
                     continue
-                if self._wal_files() != wal_files and not _cuts_in(self._frames()) <= _cuts_in(frames):
+                if self._wal_files() != wal_files and (
+                        _cuts_in(self._frames()) != _cuts_in(frames)
+                        or not _names(wal_files) <= _names(self._wal_files())):
                     continue
                 segments = Segments(self._folder, self._guard, contents.known, row, open_files=self._open_files)
                 with contextlib.suppress(NotFound):
@@ -126,9 +129,9 @@ class LogReader(LogReading):
     def _frames(self) -> tuple[Frame, ...]:
         return () if self._wal is None else read_frames(self._wal, os.path.basename(os.path.realpath(self._folder)))
 
-    def _wal_files(self) -> object:
+    def _wal_files(self) -> list[tuple[str, int, int]]:
         """Names, sizes and times of the WAL files, to detect changes."""
-        return None if self._wal is None else wal_files(self._wal)
+        return [] if self._wal is None else wal_files(self._wal)
 
     @property
     def unflushed(self) -> IndexSet:
@@ -182,6 +185,10 @@ def _replayed(frames: Sequence[Frame], segments: Segments, row: SnapshotMeta) ->
     return None if memtable.table.is_unused else memtable
 
 
-def _cuts_in(frames: Sequence[Frame]) -> set[tuple[object, ...]]:
-    """The frames that truncate the log, in a comparable form."""
-    return {(frame.kind, frame.previous, frame.first, frame.term) for frame in frames if frame.cuts}
+def _names(files: Sequence[tuple[str, int, int]]) -> set[str]:
+    return {name for name, _, _ in files}
+
+
+def _cuts_in(frames: Sequence[Frame]) -> int:
+    """Count the frames that truncate the log."""
+    return sum(frame.cuts for frame in frames)

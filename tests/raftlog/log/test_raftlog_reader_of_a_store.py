@@ -24,6 +24,8 @@ from compactlib.raftlog import (
     open_log,
 )
 from compactlib.raftlog.names import WAL_FOLDER
+from compactlib.raftlog.segment.listing import FolderContents, read_folder
+from compactlib.raftlog.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.wal.frames import Frame
 from tests.raftlog.wrapped_files import UnsyncedFiles
 
@@ -67,12 +69,41 @@ def test_entries_flushed_during_a_read_are_read_from_the_segments(tmp_path: Path
         frames = reader._frames  # noqa: SLF001
 
         def flushed_first() -> tuple[Frame, ...]:
-            log.flush()
+            if log.unflushed:
+                log.flush()
             return frames()
 
         reader._frames = flushed_first  # type: ignore[method-assign]  # noqa: SLF001
         reader.refresh()
         assert list(reader.entries()) == list(log.entries())
+
+
+@pytest.mark.parametrize("last", [43, 70])
+@pytest.mark.parametrize("is_flushed", [False, True])
+def test_a_truncation_whose_wal_file_goes_during_a_read_is_seen(is_flushed: bool, last: int, tmp_path: Path,
+                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    """The frames were read before it, and the segments behind it: they have a hole, or new entries below old ones."""
+    calls: list[str] = []
+
+    def overtaken(folder: str, row: SnapshotMeta | None) -> FolderContents:
+        calls.append(folder)
+        if len(calls) == 1:
+            log.reset(40)
+            log.append(entries(41, last, term=2))
+            log.sync()
+            if is_flushed:
+                log.flush()
+        return read_folder(folder, row)
+
+    with open_log(tmp_path / "store", OPTIONS) as log:
+        log.append(entries(1, 50))
+        log.flush()
+        log.append(entries(51, 60))
+        log.sync()
+        monkeypatch.setattr("compactlib.raftlog.log.log_reader.read_folder", overtaken)
+        with LogReader(tmp_path / "store/logs/log") as reader:
+            assert list(reader.entries()) == list(log.entries())
+        assert len(calls) == 2
 
 
 def test_a_listing_without_old_and_new_file_hides_no_wal(tmp_path: Path,
