@@ -62,7 +62,7 @@ class LocalObjects(ObjectStore):
     """
 
     def __init__(self, folder: StrPath, *, files: Files | None = None, create: bool = True) -> None:
-        self.folder = local_path(folder)
+        self.folder: str = local_path(folder)
         self._incoming = os.path.join(self.folder, _INCOMING)
         self._files: Files = LocalFiles() if files is None else files
         super().__init__(f"the objects in {self.folder}")

@@ -64,7 +64,8 @@ class SegmentWriter(Closing):
         self._index_crc = loaded.index_crc
         self._payloads: list[bytes] = []
         self._records: list[bytes] = []
-        self.synced = native.Seal(0, loaded.header.data_start, 0, sealed=False, sequence=loaded.seal.sequence)
+        self.synced: native.Seal = native.Seal(
+            0, loaded.header.data_start, 0, sealed=False, sequence=loaded.seal.sequence)
         self.is_open: bool = True
         self._full_beyond = loaded.header.data_start + loaded.header.limits.max_bytes
         self._zeros = ZerosAhead(loaded.header.data_start, self._data_end, self._full_beyond)
