@@ -606,8 +606,8 @@ def test_term_that_begins_during_a_transfer_ends_both_sides(tmp_path: Path) -> N
         ended = transfer(of, to, change=change)
         assert isinstance(ended.received, TransferRefused), ended
         assert (ended.received.reason, ended.received.term) == (RefusalReason.HIGHER_TERM, 9)
-        # The leader does not read while it sends.
-        assert isinstance(ended.sent, TransferBroken), ended
+        # The leader does not read while it sends, and may have sent everything.
+        assert isinstance(ended.sent, TransferBroken | TransferRefused), ended
         require_unchanged(to)
 
 
