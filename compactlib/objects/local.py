@@ -9,6 +9,7 @@ import os
 import stat
 import uuid
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from compactlib.errors import NotFound, ReadOnly, StorageError
 from compactlib.files.disk import (
@@ -173,7 +174,8 @@ class LocalObjects(ObjectStore):
     def _list(self, prefix: str, above: str = "") -> Iterator[ObjectInfo]:
         folder = os.path.join(self.folder, above)
         try:
-            entries = list(os.scandir(folder))
+            # One call opens, reads and closes: an interrupt leaves no open iterator.
+            entries = list(chain.from_iterable(map(os.scandir, [folder])))
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:

@@ -342,11 +342,12 @@ MISTAKES: Sequence[Mistake] = (
         "Acknowledged entries are gone after a power failure."),
     Mistake(
         "wal-queue-emptied-before-its-batch", "compactlib/raftlog/wal/wal.py",
-        "            taken, taken_bytes = self._queue[:], self.queued_bytes\n",
-        "            taken, taken_bytes = self._queue[:], self.queued_bytes\n"
-        "            self._queue.clear()\n",
-        ("tests/promises/raftlog/test_raftlog_store_refusals.py",
-         "tests/promises/raftlog/test_raftlog_store_failures.py::test_close_during_a_batch_that_is_refused_syncs_again"),
+        "                self.guard.undone()\n                raise\n        with self._queueing:\n",
+        "                self.guard.undone()\n"
+        "                del self._queue[:len(taken)]\n"
+        "                self.durable_ticket += len(taken)\n"
+        "                raise\n        with self._queueing:\n",
+        ("tests/promises/raftlog/test_raftlog_store_failures.py::test_close_during_a_batch_that_is_refused_syncs_again",),
         "Entries of a batch that a full disk refused are acknowledged by the next sync, which does not write them."),
     Mistake(
         "wal-file-grows-for-ever", "compactlib/raftlog/raft_log.py",
