@@ -197,7 +197,7 @@ class Segments:
         self._writer: SegmentWriter | None = None
         # The first index of the active segment.
         self._newest_first = _BEYOND
-        # The next segment, created for a truncation that was not executed.
+        # The next segment, created for a truncation or a seal that has not happened yet.
         self._successor: SegmentWriter | None = None
         self.last_index: int = self._view.last
         self.dropped: dict[int, tuple[int, float]] = {}
@@ -560,7 +560,8 @@ class Segments:
     def take_back(self) -> None:
         """Truncate the active segment to the last sync, after a `StorageError`, and seal it. Needs no room.
 
-        The next append begins another segment; a segment without a synced entry stays active.
+        The next append begins another segment. A segment without a synced entry, or whose file was not opened since the
+        last sync, stays active.
         """
         with self._guard.lock:
             writer = self._writer
@@ -571,7 +572,7 @@ class Segments:
                 self.last_index = self._view.last
                 writer.take_back()
                 if writer.is_open:
-                    # The empty file stays the active segment: a folder without a segment is no log.
+                    # Also an empty file stays the active segment: a folder without a segment is no log.
                     self._use(writer)
                 else:
                     writer.abandon()
