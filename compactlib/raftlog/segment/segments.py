@@ -436,10 +436,13 @@ class Segments:
             listed = refs[between(refs, [number])]
             try:
                 reader = open_segment(self.folder, number, newest=bool(listed) and listed[0] is refs[-1])
-            except CorruptData:
+            except CorruptData as error:
                 if epoch != self._epoch:
                     continue
-                raise
+                if listed:
+                    raise
+                # A truncation takes a segment out of the list before it removes the file, which may be unsealed.
+                raise NotFound(f"segment {number} of {self.folder} is not listed any more; re-read the list") from error
             if listed and (not len(reader.index) or reader.index.last < listed[0].last):
                 with self._guard.lock:
                     # Who has replaced the file shows the new list before the lock is released.

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 import attrs
 import pytest
 
+from compactlib.budget import Budget
+from compactlib.clock import SystemClock
 from compactlib.errors import Closed, CorruptData, InvalidInput, StorageError
 from compactlib.executors import LocalExecutor
 from compactlib.files import Files, LocalFiles
@@ -766,3 +769,31 @@ def test_entries_that_a_snapshot_covers_are_refused_before_any_is_appended(tmp_p
         assert [entry.index for entry in log.entries()] == [2, 5]
         assert log.append([(7, 1, b""), (9, 2, b"")]) == 9
         assert [entry.index for entry in log.entries()] == [2, 5, 7, 9]
+
+
+def test_segments_that_a_truncation_removes_are_no_damage(tmp_path: Path) -> None:
+    """A view that has listed them before, and opens them while their files go, leaves them out."""
+    removing, seen = threading.Event(), threading.Event()
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if request.kind == "unlink" and request.path.endswith("0000000000000003.segment"):
+            removing.set()
+            # Perhaps the view waits for the truncation.
+            seen.wait(0.3)
+        return act()
+
+    class TruncatesMeanwhile(SystemClock):
+        def now(self) -> float:
+            if not truncation.is_alive() and not removing.is_set():
+                truncation.start()
+                removing.wait()
+            return super().now()
+
+    with SegmentLog(tmp_path, options(FilesInFront(step))) as log:
+        log.append([Entry(index, 1, b"x") for index in range(1, 11)])
+        truncation = threading.Thread(target=lambda: log.append([Entry(9, 2, b"y")]))
+        view = log.view(budget=Budget(deadline=1e12, clock=TruncatesMeanwhile()))
+        seen.set()
+        truncation.join()
+        assert not view.damaged
+        assert [each.number for each in view.segments] == [1, 2]
