@@ -10,11 +10,12 @@ range is read too, until the cuts meet. So the result has the cuts and the ids o
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
-from collections.abc import Iterable, Iterator, Set
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import closing, suppress
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from compactlib.budget import Budget
 from compactlib.observer import Observer, Observers
@@ -24,21 +25,50 @@ from compactlib.staging.ranges.rows import ChangeBatch, Rows
 from compactlib.staging.values import Applied, Changes, MetaRangeId, RangeEntry, RangeId
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future, ThreadPoolExecutor
+    from concurrent.futures import ThreadPoolExecutor
 
 _LARGE_BYTES: Final = 1 << 20
-"""Ranges of at least this size are written in the background."""
+"""Ranges of at least this size are read and written in the background."""
+
+_MAX_WRITES: Final = 2
+"""Ranges in memory that are written or wait for it."""
+
+T = TypeVar("T")
+
+
+class _Background:
+    """A thread that works on large ranges, one after the other. Close it at the end."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+
+    def start(self, size_bytes: int, work: Callable[[], T]) -> Callable[[], T]:
+        """Do the work on a range of this size, in the thread if it is large; return what waits for the result."""
+        if size_bytes >= _LARGE_BYTES:
+            # Imported here, because the import takes as long as the rest of the package.
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="compactlib-ranges")
+            with suppress(RuntimeError):  # no thread can start, as at the end of the interpreter
+                return self._pool.submit(work).result
+        done = work()
+        return lambda: done
+
+    def close(self) -> None:
+        """Wait for the thread's end."""
+        if self._pool is not None:
+            self._pool.shutdown()
 
 
 class RangeWriter:
     """Writes a metarange. Its files are unreachable until `finish` has returned. For one thread; close it at the end.
 
-    A large range is written by a thread of the writer while the caller makes the next one: one at a time. The next
-    write, or `end`, raises its error.
+    A large range is hashed and written in the background while the caller makes the next two. A later write, or `end`,
+    raises its error.
 
     Ranges of the base (`known`) are not written again; those of other metaranges (`elsewhere`) are marked as reused.
-    The budget is charged the logical bytes of each range before its write. `ranges_written` and `bytes_written` count
-    adopted ranges of other writers too.
+    The budget is charged the logical bytes of each range before its write. `ranges_written` and `bytes_written` are set
+    by `end`, and count adopted ranges of other writers too.
     """
 
     def __init__(self, files: RangeFiles, known: Set[RangeId], budget: Budget, *,
@@ -50,10 +80,9 @@ class RangeWriter:
         self._budget = budget
         self._elsewhere = elsewhere
         self._open: Rows = files.range_format.rows(())
-        self._closed: list[RangeEntry] = []
-        self._to_confirm: list[str] = []
-        self._pool: ThreadPoolExecutor | None = None
-        self._pending: Future[None] | None = None
+        self._background = _Background()
+        self._closed: list[Callable[[], RangeEntry]] = []
+        self._writes: deque[Callable[[], object]] = deque()
 
     @property
     def is_between_ranges(self) -> bool:
@@ -74,62 +103,53 @@ class RangeWriter:
 
     def adopt(self, entry: RangeEntry) -> None:
         """Append a whole range of the base or of another writer, unread."""
-        self._append(entry, is_new=entry.range_id not in self._known)
+        self._closed.append(lambda: entry)
 
     def end(self) -> list[RangeEntry]:
         """Close the last range, and return all ranges, which are durable."""
         if len(self._open):
             self._write(self._open)
             self._open = self._files.range_format.rows(())
-        self._wait()
-        return self._closed
+        entries = [entry_of() for entry_of in self._closed]
+        existed = self._known | self._elsewhere
+        written = [entry for entry in entries if entry.range_id not in existed]
+        self.ranges_written, self.bytes_written = len(written), sum(entry.size_bytes for entry in written)
+        return entries
 
     def finish(self, base_id: MetaRangeId | None) -> MetaRangeId:
         """Close the last range, and publish the metarange, unless it is the base."""
-        metarange_id, data = MetaRange(self._files.rule, self.end()).encode()
+        entries = self.end()
+        metarange_id, data = MetaRange(self._files.rule, entries).encode()
         if metarange_id != base_id:
             self._files.write_metarange(metarange_id, data)
-            self._files.confirm([*self._to_confirm, self._files.path_of_metarange(metarange_id)])
+            new = [self._files.path_of_range(entry.range_id) for entry in entries
+                   if entry.range_id not in self._known]
+            self._files.confirm([*new, self._files.path_of_metarange(metarange_id)])
         return metarange_id
 
     def close(self) -> None:
-        """Wait for the thread's end."""
-        if self._pool is not None:
-            self._pool.shutdown()
-
-    def _append(self, entry: RangeEntry, *, is_new: bool) -> None:
-        self._closed.append(entry)
-        if is_new:
-            self.ranges_written += 1
-            self.bytes_written += entry.size_bytes
-            self._to_confirm.append(self._files.path_of_range(entry.range_id))
+        """Wait for the write that runs."""
+        self._background.close()
 
     def _write(self, rows: Rows) -> None:
+        """Append a range of these records."""
+        if len(self._writes) == _MAX_WRITES:
+            self._writes.popleft()()
+        entry_of = self._background.start(rows.size_bytes, partial(self._written, rows))
+        self._writes.append(entry_of)
+        self._closed.append(entry_of)
+
+    def _written(self, rows: Rows) -> RangeEntry:
+        """Write a range, unless it exists; return its entry."""
         range_id = rows.content_id()
         entry = RangeEntry(range_id, rows.key(0), rows.key(len(rows) - 1), len(rows), rows.size_bytes)
-        is_new = range_id not in self._known and range_id not in self._elsewhere
-        if is_new:
-            self._budget.spend(entry.size_bytes)
-            self._wait()
-            if entry.size_bytes >= _LARGE_BYTES:
-                # Imported here, because the import takes as long as the rest of the package.
-                from concurrent.futures import ThreadPoolExecutor
-
-                self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="compactlib-ranges")
-                with suppress(RuntimeError):  # no thread can start, as at the end of the interpreter
-                    self._pending = self._pool.submit(self._files.write_range, range_id, rows)
-            if self._pending is None:
+        if range_id not in self._known:
+            if range_id in self._elsewhere:
+                self._files.mark_reuse(range_id)
+            else:
+                self._budget.spend(entry.size_bytes)
                 self._files.write_range(range_id, rows)
-        elif range_id not in self._known:
-            self._files.mark_reuse(range_id)
-            self._to_confirm.append(self._files.path_of_range(range_id))
-        self._append(entry, is_new=is_new)
-
-    def _wait(self) -> None:
-        """Wait for the range that the thread writes, and raise its error."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.result()
+        return entry
 
 
 MAX_BATCH: Final = 32_768
@@ -172,6 +192,11 @@ class _Changes:
         self._at = stop
         return taken
 
+    def has_any(self, above: bytes, up_to: bytes) -> bool:
+        """Whether a change in memory has a key in this range."""
+        keys = self._batch.keys
+        return bisect_right(keys, above, self._at) < bisect_right(keys, up_to, self._at)
+
     def laid_over(self, rows: Rows, up_to: bytes) -> Iterator[tuple[Rows, ChangeBatch]]:
         """Yield parts of a range's rows up to a key, each with its changes; last the rows after the last change."""
         at = 0
@@ -204,11 +229,14 @@ class Apply:
         self._changes = _Changes(batches)
         self._known: Set[RangeId] = base.ids if known is None else known
         self._writer = RangeWriter(files, self._known, budget, elsewhere={entry.range_id for entry in elsewhere})
+        # Reads the next range while one is merged.
+        self._reader = _Background()
+        self._next_rows: Callable[[], Rows] | None = None
 
     def run(self, base_id: MetaRangeId | None) -> Applied:
         """Apply all changes, and publish the result, unless it is `base_id`; see `CommittedRanges.apply`."""
         self._work = f"apply to {'nothing' if base_id is None else base_id[:12]}"
-        with closing(self._writer) as writer:
+        with closing(self._writer) as writer, closing(self._reader):
             self._walk()
             metarange_id = writer.finish(base_id)
         self._notify(len(self._base.entries) + 1)
@@ -217,7 +245,7 @@ class Apply:
 
     def ranges(self) -> list[RangeEntry]:
         """Apply all changes and return the ranges, durable but not published: a part of a larger result."""
-        with closing(self._writer) as writer:
+        with closing(self._writer) as writer, closing(self._reader):
             self._walk()
             return writer.end()
 
@@ -227,7 +255,7 @@ class Apply:
                 self.counts["ranges_reused"] += entry.range_id in self._known
                 self._writer.adopt(entry)
             else:
-                self._rewrite(entry)
+                self._rewrite(place)
             self._notify(place + 1)
         while batch := self._changes.take(None):
             self._merge(self._files.range_format.rows(()), batch, [])
@@ -244,8 +272,12 @@ class Apply:
         # If only its end has closed the last range, the following changes belong to it.
         return (is_last and change is None) or self._rule.closes(entry.max_key, entry.size_bytes)
 
-    def _rewrite(self, entry: RangeEntry) -> None:
-        rows = self._files.read_range(entry, keep=False)
+    def _rewrite(self, place: int) -> None:
+        entry, following = self._base.entries[place], self._base.entries[place + 1:place + 2]
+        rows = self._next_rows() if self._next_rows is not None else self._read(entry)
+        self._next_rows = None
+        if following and self._changes.has_any(entry.max_key, following[0].max_key):
+            self._next_rows = self._reader.start(following[0].size_bytes, partial(self._read, following[0]))
         self.counts.update(ranges_read=1, bytes_read=entry.size_bytes)
         cut_keys = self._cut_keys(rows)
         for part, batch in self._changes.laid_over(rows, entry.max_key):
@@ -253,6 +285,9 @@ class Apply:
                 self._merge(part, batch, cut_keys)
             else:
                 self._writer.add(part, cut_keys)
+
+    def _read(self, entry: RangeEntry) -> Rows:
+        return self._files.read_range(entry, keep=False)
 
     def _cut_keys(self, rows: Rows) -> list[bytes]:
         """Return the cut keys of a range of the base. Its rule leaves few candidates."""
