@@ -140,6 +140,9 @@ class LogReader(LogReading):
 
     def view(self, *, budget: Budget | None = None) -> LogView:
         self._guard.require_open()
+        return self._retried(lambda: self._sense(budget))
+
+    def _sense(self, budget: Budget | None) -> LogView:
         row, memtable = self._segments.row, self._memtable
         if row is not None and memtable is not None:
             # Without live entries that are only in the WAL.

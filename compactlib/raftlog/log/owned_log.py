@@ -269,6 +269,9 @@ class OwnedLog(LogReading):
         return self._sense(budget)[1]
 
     def _sense(self, budget: Budget | None) -> tuple[SnapshotMeta | None, LogView]:
+        return self._retried(lambda: self._sensed(budget))
+
+    def _sensed(self, budget: Budget | None) -> tuple[SnapshotMeta | None, LogView]:
         self._guard.require_open()
         known = self._own.known()
         # Read once: the entries that are copied are those that were counted, also if a snapshot is recorded later.

@@ -164,7 +164,7 @@ class LogReading(Closing):
                 if entry is not None:
                     return entry
                 above = row is None or index > row.index
-                if row is self._segments.row and (attempt or (above and not self._is_behind())):
+                if row is self._segments.row and (attempt or above) and not self._is_behind():
                     if above:
                         return MissingEntry(index)
                     break
@@ -265,7 +265,7 @@ class LogReading(Closing):
                     # After the opening: an older row may name entries that a compaction has left out of the file.
                     kept = kept_positions(reader.index, part, self._segments.row)
                 except (NotFound, LiveIndexMissing):
-                    if ref == failed:
+                    if ref == failed and not self._is_behind():
                         raise
                     failed = ref
                     self.refresh()
@@ -307,8 +307,10 @@ class LogReading(Closing):
                  budget: Budget | None) -> LogView:
         """The view of the segments `known`, which the caller has read before `state`.
 
-        A segment's index is read again if its range, its file or its part of the live set has changed. A segment that
-        has left the list meanwhile, because it was dropped or truncated, is left out.
+        A segment's index is read again if its range, its file or its part of the live set has changed.
+
+        Raises:
+            NotFound: a segment was truncated or compacted meanwhile; the folder was read again.
         """
         gathered: list[SegmentStats] = []
         damaged: list[GroupFailed] = []
@@ -321,8 +323,10 @@ class LogReading(Closing):
                 try:
                     entries, live_bytes = self._live_part(each, state or NO_SNAPSHOT, size)
                 except CompactlibError as error:
-                    if isinstance(error, NotFound) and number not in {ref.number for ref in self._segments.refs}:
-                        continue
+                    if isinstance(error, NotFound):
+                        self.refresh()
+                        if each not in self._segments.known():
+                            raise NotFound(f"segment {number} has changed; read the list again") from error
                     damaged.append(GroupFailed((number,), error))
                     entries, live_bytes = each.entries, each.data_bytes
                 gathered.append(SegmentStats(

@@ -213,7 +213,8 @@ def open_segment(folder: StrPath, number: int, *, newest: bool = False) -> Segme
         if not merged and os.path.islink(path):
             # A compaction has replaced it by a link between the two calls.
             return open_segment(folder, number)
-        if isinstance(error, CorruptData) or error.errno != errno.ENOENT:
+        # Its link to the merged segment may have been removed since it was opened.
+        if os.path.lexists(path) if isinstance(error, CorruptData) else error.errno != errno.ENOENT:
             raise
         raise NotFound(f"segment {path} was removed; read the entry again") from error
 

@@ -796,4 +796,4 @@ def test_segments_that_a_truncation_removes_are_no_damage(tmp_path: Path) -> Non
         seen.set()
         truncation.join()
         assert not view.damaged
-        assert [each.number for each in view.segments] == [1, 2]
+        assert 3 not in {each.number for each in view.segments}

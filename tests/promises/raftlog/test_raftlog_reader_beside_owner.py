@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an owner truncates or compacts while a reader of its folder works is no damage."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from compactlib.errors import NotFound
+from compactlib.raftlog import (
+    DeadEntry,
+    Entry,
+    EveryNMinors,
+    LogOptions,
+    LogReader,
+    SeedPolicy,
+    SegmentLimits,
+    SegmentLog,
+    open_segment,
+)
+
+
+def options(keep_links_seconds: float = 0.0) -> LogOptions:
+    return LogOptions(limits=SegmentLimits(max_entries=4), trigger=EveryNMinors(0),
+                      keep_links_seconds=keep_links_seconds)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[SegmentLog]:
+    with SegmentLog(tmp_path, options()) as log:
+        log.append([Entry(index, 1, b"x") for index in range(1, 21)])
+        log.snapshot(12, range(1, 13))
+        yield log
+
+
+def keeping(log: SegmentLog, *live: int) -> None:
+    log.snapshot(log.state.index, live)
+    assert log.compact(policy=SeedPolicy()).done
+
+
+def test_view_of_reader_has_no_damage_when_owner_has_compacted(log: SegmentLog) -> None:
+    with LogReader(log.folder) as reader:
+        keeping(log, 1, 5, 9)
+        view = reader.view()
+        assert not view.damaged
+        assert view.segments == log.view().segments
+
+
+def test_view_of_reader_has_no_damage_when_owner_has_truncated(log: SegmentLog) -> None:
+    with LogReader(log.folder) as reader:
+        log.append([Entry(14, 2, b"y")])
+        log.sync()
+        view = reader.view()
+        assert not view.damaged
+        assert [each.ref for each in view.segments] == list(log.refs)
+
+
+def test_entry_that_dies_after_each_refresh_is_dead(log: SegmentLog) -> None:
+    steps: list[Callable[[], None]] = []
+
+    class Overtaken(LogReader):
+        def refresh(self) -> None:
+            super().refresh()
+            if steps:
+                steps.pop()()
+
+    with Overtaken(log.folder) as reader:
+        keeping(log, 1, 2, 5, 6, 9)
+        steps.append(lambda: keeping(log, 1, 9))
+        assert reader.read(5) == DeadEntry(5, 12)
+        assert not steps
+
+
+def test_link_that_is_removed_while_it_is_opened_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with SegmentLog(tmp_path, options(keep_links_seconds=1e6)) as log:
+        log.append([Entry(index, 1, b"x") for index in range(1, 21)])
+        log.snapshot(12, [1, 5, 9])
+        keeping(log, 1, 5, 9)
+    asked = 0
+
+    def islink(path: str) -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            os.unlink(path)
+        return False
+
+    monkeypatch.setattr(os.path, "islink", islink)
+    with pytest.raises(NotFound):
+        open_segment(tmp_path, 2)
