@@ -270,8 +270,9 @@ class Log:
 
     def layout(self) -> Layout:
         """Return which segments of the folder are the log."""
-        present = set(filter(None, map(segment_of_log_file, list_folder(self.folder))))
-        return lay_out(self.folder, self.lists.known, present)
+        with self.guard.lock:  # the list names no segment that is begun behind the listing
+            present = set(filter(None, map(segment_of_log_file, list_folder(self.folder))))
+            return lay_out(self.folder, self.lists.known, present)
 
     # -- the end
 
