@@ -175,8 +175,7 @@ class _LogPart:
     snapshot: SnapshotMeta
 
     def stale(self) -> Stale:
-        return Stale(f"indexes {self.indexes.first} to {self.indexes.last} of {self.folder} were compacted away or "
-                     f"truncated after this read was planned; load the log again")
+        return _stale(self.folder, self.indexes)
 
 
 class LogTable(_Table):
@@ -206,7 +205,10 @@ class LogTable(_Table):
                 planned.append((None, unflushed))
             found: list[_LogPart] = []
             for number, indexes in planned:
-                file = None if number is None else os.stat(log.path_of(number))
+                try:
+                    file = None if number is None else os.stat(log.path_of(number))
+                except FileNotFoundError as error:
+                    raise _stale(folder, indexes) from error
                 newest = number is None or number == refs[-1].number
                 [answer] = log.read_many([indexes.last]) if newest else [None]
                 found.append(_LogPart(
@@ -235,6 +237,10 @@ class LogTable(_Table):
             positions = index.positions_between(first, last)
             indexes, terms, offsets, lengths = (column[positions.start:positions.stop] for column in index.columns[:4])
             if missing := state.live.between(first, last) - IndexSet.from_sorted(indexes):
+                with LogReader(part.folder) as log:
+                    # It may have been compacted between the reads of the list and of its inode.
+                    if missing - log.state.live:
+                        raise part.stale()
                 raise _missing(f"segment {number} does not hold {len(missing)} entries from {first} to {last} that "
                                "are live", missing)
             answers = reader.answers_at(positions) if self._payloads else repeat(None)
@@ -259,6 +265,11 @@ class LogTable(_Table):
                     raise part.stale()
                 yield (None, answer.index, answer.term, None, len(answer.payload),
                        answer.index > state.index or state.live.holds(answer.index), answer.payload)
+
+
+def _stale(folder: str, indexes: IndexSet) -> Stale:
+    return Stale(f"indexes {indexes.first} to {indexes.last} of {folder} were compacted away or truncated after this "
+                 f"read was planned; load the log again")
 
 
 def _missing(what: str, lost: IndexSet) -> LiveIndexMissing:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 pytest.importorskip("pyspark")
@@ -168,6 +169,23 @@ def test_plan_is_stale_after_a_compaction(tmp_path: Path) -> None:
         log.compact(policy=SeedPolicy())
     with pytest.raises(Stale, match="load the log again"):
         table.rows()
+
+
+@pytest.mark.parametrize("keep_links_seconds", [0.0, 1e6])
+def test_plan_is_stale_when_the_log_is_compacted_meanwhile(keep_links_seconds: float, tmp_path: Path,
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, path_of = make_log(tmp_path / "log"), LogReader.path_of
+
+    def compacting(reader: LogReader, number: int) -> str:
+        if number == 1:
+            with SegmentLog(folder, attrs.evolve(OPTIONS, keep_links_seconds=keep_links_seconds)) as log:
+                log.snapshot(60, range(3, 61, 9))
+                log.compact(policy=SeedPolicy())
+        return path_of(reader, number)
+
+    monkeypatch.setattr(LogReader, "path_of", compacting)
+    with pytest.raises(Stale, match="load the log again"):
+        Table("raftlog", folder).rows()
 
 
 def test_plan_is_stale_after_the_newest_entries_were_replaced(tmp_path: Path) -> None:
