@@ -449,6 +449,9 @@ class Segments:
                     if epoch != self._epoch:
                         continue
                 raise NotFound(f"segment {number} of {self.folder} was cut or rewritten; re-read the list")
+            if not listed:
+                # Not kept: when the segment that it was merged into is replaced, an open file would take room.
+                return reader
             with self._lock:
                 # After a change the name may be of another file: a reader opened before is not kept.
                 if epoch != self._epoch or self._closed:

@@ -91,3 +91,16 @@ def test_link_that_is_removed_while_it_is_opened_is_not_found(tmp_path: Path, mo
     monkeypatch.setattr(os.path, "islink", islink)
     with pytest.raises(NotFound):
         open_segment(tmp_path, 2)
+
+
+def test_segment_read_by_an_older_list_leaves_no_removed_file_open(tmp_path: Path) -> None:
+    with SegmentLog(tmp_path, options(keep_links_seconds=1e6)) as log:
+        log.append([Entry(index, 1, b"x") for index in range(1, 21)])
+        log.snapshot(12, range(1, 13))
+        reading = log.read_many([1, 5, 9])
+        next(reading)
+        keeping(log, 1, 2, 5, 6, 9)
+        assert [answer.index for answer in reading] == [5, 9]
+        keeping(log, 1, 9)
+        held = [os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()]
+        assert not [path for path in held if path.startswith(str(tmp_path)) and path.endswith("(deleted)")]
