@@ -306,6 +306,8 @@ class _Repository(_Kind):
                            f"repository")
 
     def described(self) -> tuple[str, dict[str, Any]]:
+        from compactlib.staging.errors import BranchNotFound
+
         rows: list[dict[str, Any]]
         if len(self.names) > 1:
             rows = [{"repository": name} for name in self.names]
@@ -313,7 +315,10 @@ class _Repository(_Kind):
                     {"path": self.path, "repositories": rows})
         with self.opened() as repository:
             name, dropped = repository.name, repository.dropped_tokens()
-            rows = [self._row_of(repository, branch) for branch in repository.branches()]
+            rows = []
+            for branch in repository.branches():
+                with contextlib.suppress(BranchNotFound):  # deleted since it was listed
+                    rows.append(self._row_of(repository, branch))
         return (f"{self.path}: {name}, {len(rows):,} branches, {dropped:,} dropped tokens",
                 {"path": self.path, "repository": name, "branches": rows, "dropped_tokens": dropped})
 

@@ -29,7 +29,7 @@ from compactlib.executors import LocalExecutor, RewriteFailure, RewriteTask
 from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.raftlog import DeadEntry, Entry, LogReader, SegmentLog
-from compactlib.staging import CommittedRanges, Repository, SplitRule
+from compactlib.staging import Branch, CommittedRanges, Repository, SplitRule
 from tests.harness.kv.sqlite_file import locked
 from tests.promises.console.stores import (
     CONFIG,
@@ -112,6 +112,20 @@ def test_inspect_of_a_repository_needs_no_ranges(tmp_path: Path, capsys: Console
     assert "--objects FOLDER" in refusal(capsys, "plan", path)
     assert answer(capsys, "plan", path, "--objects", tmp_path / "far" / "ranges")[0] == 0
     assert sorted(each.name for each in tmp_path.iterdir()) == ["branches.sqlite", "far"]
+
+
+def test_inspect_leaves_out_a_branch_that_is_deleted_meanwhile(tmp_path: Path, capsys: Console,
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    path, record = repository(tmp_path), Branch.record
+    with contextlib.closing(SqliteStore(path)) as store:
+        owned = Repository(store, CommittedRanges(LocalObjects(tmp_path / "ranges")))
+
+        def deleting(branch: Branch) -> Any:
+            owned.delete_branch(branch.name)
+            return record(branch)
+
+        monkeypatch.setattr(Branch, "record", deleting)
+        assert data(capsys, "inspect", path)["branches"] == []
 
 
 @pytest.mark.parametrize("kind", [kind for kind in MAKERS if kind != "store of logs"])
