@@ -36,7 +36,6 @@ from compactlib.errors import (
     CorruptData,
     InvalidInput,
     NotFound,
-    StorageError,
     Unsupported,
 )
 from compactlib.report import Table, VerifyReport
@@ -231,14 +230,20 @@ class _StoreOfLogs(_Kind):
         from compactlib.raftlog.errors import NotALog
 
         for path in logs_of_store(self.path) or ():
-            try:
-                found = getattr(_RaftLog(path, self.given), method)()
-            except (NotALog, StorageError):
-                if os.path.lexists(path):
-                    raise
-                continue
-            if os.path.lexists(path):
-                yield path, found
+            # A log that was removed may be made anew at this moment.
+            with contextlib.suppress(FileNotFoundError, NotALog):
+                # Open, so that no new log of the same id has its inode.
+                folder = os.open(path, os.O_RDONLY)
+                try:
+                    found = getattr(_RaftLog(path, self.given), method)()
+                except CompactlibError:
+                    if os.path.samestat(os.stat(path), os.fstat(folder)):
+                        raise
+                else:
+                    if os.path.samestat(os.stat(path), os.fstat(folder)):
+                        yield path, found
+                finally:
+                    os.close(folder)
 
 
 class _BlobStore(_Kind):

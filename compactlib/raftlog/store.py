@@ -391,11 +391,24 @@ class RaftLogStore(Closing):
         self._guard.require_open()
         seen = Examination()
         for log_id in sorted({*self._logs, *self._damaged}):
-            log, error = self._logs.get(log_id), self._damaged.get(log_id)
-            if log is not None:
-                log.examine(seen, budget=budget)
-            elif error is not None:
+            if (error := self._damaged.get(log_id)) is not None:
                 seen.note(error)
+            while (log := self._logs.get(log_id)) is not None:
+                found = Examination()
+                failure: CompactlibError | None = None
+                try:
+                    log.examine(found, budget=budget)
+                except (Closed, StorageError) as raised:
+                    failure = raised
+                with self._changing:
+                    self._guard.require_open()
+                    if self._logs.get(log_id) is not log:
+                        continue  # removed, or opened again
+                # Of a closed log, the segments alone were read.
+                if failure is not None and not isinstance(failure, Closed):
+                    raise failure
+                seen.add(found)
+                break
         examine_wal(self._wal_folder, None, seen)
         return seen.report()
 

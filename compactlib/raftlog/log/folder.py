@@ -147,6 +147,12 @@ class Examination:
         self.findings.append(Finding(kind, f"{error.path} at offset {error.offset}{index}",
                                      f"expected {error.expected}, found {error.found}", error))
 
+    def add(self, other: Examination) -> None:
+        """Add another collection."""
+        self.findings += other.findings
+        self.records += other.records
+        self.bytes_read += other.bytes_read
+
     def report(self) -> VerifyReport:
         """The findings as a report."""
         return VerifyReport(tuple(self.findings), self.records, self.bytes_read)

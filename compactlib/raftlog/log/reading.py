@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from compactlib._closing import Closing
 from compactlib.budget import Budget
-from compactlib.errors import CompactlibError, CorruptData, InvalidInput, NotFound, Unsorted, Unsupported
+from compactlib.errors import Closed, CompactlibError, CorruptData, InvalidInput, NotFound, Unsorted, Unsupported
 from compactlib.guard import Guard
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.compaction.plan import LogPlan
@@ -322,6 +322,8 @@ class LogReading(Closing):
                 size = file_bytes(self._folder, number)
                 try:
                     entries, live_bytes = self._live_part(each, state or NO_SNAPSHOT, size)
+                except Closed:
+                    raise
                 except CompactlibError as error:
                     if isinstance(error, NotFound):
                         self.refresh()

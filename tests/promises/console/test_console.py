@@ -9,6 +9,7 @@ import functools
 import json
 import os
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -29,6 +30,7 @@ from compactlib.executors import LocalExecutor, RewriteFailure, RewriteTask
 from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.raftlog import DeadEntry, Entry, LogReader, SegmentLog
+from compactlib.report import VerifyReport
 from compactlib.staging import Branch, CommittedRanges, Repository, SplitRule
 from tests.harness.kv.sqlite_file import locked
 from tests.promises.console.stores import (
@@ -112,6 +114,24 @@ def test_inspect_of_a_repository_needs_no_ranges(tmp_path: Path, capsys: Console
     assert "--objects FOLDER" in refusal(capsys, "plan", path)
     assert answer(capsys, "plan", path, "--objects", tmp_path / "far" / "ranges")[0] == 0
     assert sorted(each.name for each in tmp_path.iterdir()) == ["branches.sqlite", "far"]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_verify_leaves_out_a_log_that_is_removed_and_made_anew_meanwhile(
+        again: bool, tmp_path: Path, capsys: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, verify = store_of_logs(tmp_path), compactlib.raftlog.verify_log
+
+    def verified(folder: str) -> VerifyReport:
+        if folder.endswith("b"):
+            os.rename(folder, tmp_path / "gone")
+            os.mkdir(folder)
+            if again:
+                shutil.copy(path / "logs" / "a" / f"{1:016d}.segment", folder)
+                os.truncate(Path(folder, f"{1:016d}.segment"), 100)
+        return verify(folder)
+
+    monkeypatch.setattr("compactlib.raftlog.verify_log", verified)
+    assert data(capsys, "verify", path) == []
 
 
 def test_inspect_leaves_out_a_branch_that_is_deleted_meanwhile(tmp_path: Path, capsys: Console,

@@ -9,16 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.errors import NotFound
+from compactlib.budget import Budget
+from compactlib.clock import SystemClock
+from compactlib.errors import Closed, NotFound
 from compactlib.raftlog import (
     DeadEntry,
     Entry,
     EveryNMinors,
     LogOptions,
     LogReader,
+    RaftLogStore,
     SeedPolicy,
     SegmentLimits,
     SegmentLog,
+    StoreOptions,
     open_segment,
 )
 
@@ -34,6 +38,22 @@ def log(tmp_path: Path) -> Iterator[SegmentLog]:
         log.append([Entry(index, 1, b"x") for index in range(1, 21)])
         log.snapshot(12, range(1, 13))
         yield log
+
+
+class Meanwhile(SystemClock):
+    """Does something the first time that a budget reads it."""
+
+    def __init__(self, do: Callable[[], None]) -> None:
+        self._waiting = [do]
+
+    def now(self) -> float:
+        while self._waiting:
+            self._waiting.pop()()
+        return super().now()
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(deadline=1e12, clock=self)
 
 
 def keeping(log: SegmentLog, *live: int) -> None:
@@ -104,3 +124,20 @@ def test_segment_read_by_an_older_list_leaves_no_removed_file_open(tmp_path: Pat
         keeping(log, 1, 9)
         held = [os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()]
         assert not [path for path in held if path.startswith(str(tmp_path)) and path.endswith("(deleted)")]
+
+
+def test_view_of_a_log_that_is_closed_meanwhile_has_no_damage(log: SegmentLog) -> None:
+    with pytest.raises(Closed):
+        log.view(budget=Meanwhile(log.close).budget)
+
+
+def test_verify_of_a_store_leaves_out_a_log_that_is_removed_meanwhile(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        for name in ("a", "b"):
+            log = store.log(name)
+            log.append([Entry(index, 1, b"x") for index in range(1, 21)])
+            log.snapshot(12, [2, 4], [b"state"])
+            store.flush()
+        report = store.verify(budget=Meanwhile(lambda: store.remove("a")).budget)
+        assert report.findings == ()
+        assert report.records == store.verify().records > 0
