@@ -138,12 +138,14 @@ class KVLog(Closing):
                 for entry in entries:
                     index = int(entry.key[len(_ENTRIES):], 16)
                     if index != last + 1:
+                        self._read_owner()  # a later owner may have deleted commands
                         raise CorruptData(path=self._place(last + 1), offset=0, expected=f"command {last + 1}",
                                           found=f"command {index}", index=last + 1)
                     last = index
                     command, payload = self._decoded(index, entry.value)
                     if first - 1 <= applied < index:
                         machine.apply(command, payload)
+            self._read_owner()
             if not first - 1 <= applied <= last:
                 raise OutOfStep(applied_index=applied, first_index=first, last_index=last)
             self._last = last

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -15,6 +16,7 @@ from compactlib.errors import CorruptData, Stale, StorageError, Unsupported
 from compactlib.kv import KVStore, MemoryStore, SnapshotStore
 from compactlib.raftlog import LocalLog, LogOptions
 from compactlib.scheduler import BlockMeta, LevelConfig, PollRequest, Scheduler, SchedulerConfig
+from compactlib.testing import Request, StoreInFront
 
 PAIRS = SchedulerConfig(levels=(LevelConfig(max_blocks=2),))
 
@@ -187,3 +189,22 @@ def test_a_scheduler_prints_its_queue_with_leases_and_the_last_failure() -> None
         assert lease.name in text
         assert "in progress" in text
         assert "last failure: none" in text
+
+
+def test_start_during_which_a_later_owner_compacts_is_taken_over() -> None:
+    store, pages = MemoryStore(), []
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if request.kind == "scan":
+            pages.append(request.key)
+            if len(pages) == 2:
+                with Scheduler(KVLog(store), SnapshotStore(store)) as later:
+                    later.snapshot()
+        return act()
+
+    with Scheduler(KVLog(store)) as scheduler:
+        for name in "abcdefgh":
+            scheduler.add_blocks(blocks(name))
+    with pytest.raises(TakenOver):
+        Scheduler(KVLog(StoreInFront(store, step, page_size=3)))
+    assert len(pages) > 1
