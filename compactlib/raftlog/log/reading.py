@@ -390,6 +390,8 @@ class LogReading(Closing):
         self._require_open()
         seen = Examination()
         self.examine(seen, budget=budget)
+        # The files of a log that was closed meanwhile may be gone.
+        self._require_open()
         wal = wal_of(self._folder)
         if wal is not None:
             examine_wal(wal, os.path.basename(os.path.realpath(self._folder)), seen)

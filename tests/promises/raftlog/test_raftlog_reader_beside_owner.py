@@ -141,3 +141,12 @@ def test_verify_of_a_store_leaves_out_a_log_that_is_removed_meanwhile(tmp_path: 
         report = store.verify(budget=Meanwhile(lambda: store.remove("a")).budget)
         assert report.findings == ()
         assert report.records == store.verify().records > 0
+
+
+def test_verify_of_a_log_that_is_removed_meanwhile_has_no_damage(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        log = store.log("a")
+        log.append([Entry(index, 1, b"x") for index in range(1, 21)])
+        log.snapshot(12, [], [b"state"])
+        with pytest.raises(Closed):
+            log.verify(budget=Meanwhile(lambda: store.remove("a")).budget)
