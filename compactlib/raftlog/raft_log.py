@@ -632,7 +632,7 @@ class RaftLog(OwnedLog):
             row: of `checkpoints`; default the snapshot in force.
 
         Raises:
-            NotFound: there is no snapshot yet, or its host stores the state itself.
+            NotFound: there is no snapshot yet, or its host stores the state itself; or `row` was replaced.
             SnapshotLost: the state is missing or has another size than was written.
             StorageError: the disk refused.
         """
@@ -645,8 +645,10 @@ class RaftLog(OwnedLog):
                 return self._snapshots.open_state(wanted)
             except SnapshotLost:
                 # A newer snapshot may have replaced it.
-                if row is not None or self.state is wanted:
+                if wanted == self.state or self._snapshots.has_checkpoint(wanted):
                     raise
+                if row is not None:
+                    raise NotFound(f"snapshot {row.index} was replaced by a newer one; see `checkpoints`") from None
 
     @contextlib.contextmanager
     def _changing_snapshot(self) -> Iterator[None]:

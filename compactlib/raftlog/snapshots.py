@@ -253,6 +253,10 @@ class Snapshots:
         found = [of for of in self._checkpoints_above(above) if of.index <= index]
         return self._checkpoint(found[-1]) if found else None
 
+    def has_checkpoint(self, row: SnapshotMeta) -> bool:
+        """Whether the file of a checkpoint exists; it is removed before its state."""
+        return look_at(self._path(self._stored(row), "checkpoint")) is not None
+
     def _checkpoints_above(self, above: int) -> list[SnapshotManifest]:
         return [of for of, suffix in self._found() if suffix == "checkpoint" and of.index > above]
 

@@ -150,3 +150,14 @@ def test_verify_of_a_log_that_is_removed_meanwhile_has_no_damage(tmp_path: Path)
         log.snapshot(12, [], [b"state"])
         with pytest.raises(Closed):
             log.verify(budget=Meanwhile(lambda: store.remove("a")).budget)
+
+
+def test_state_of_a_checkpoint_that_was_replaced_since_is_not_found(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        log = store.log("a")
+        log.append([Entry(index, 1, b"x") for index in range(1, 21)])
+        log.checkpoint(5, [], [b"early"])
+        listed = log.checkpoints
+        log.snapshot(12, [], [b"late"])
+        with pytest.raises(NotFound):
+            log.open_state(*listed)
