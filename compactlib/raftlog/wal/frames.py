@@ -16,7 +16,6 @@ file can have a torn end. Its last batch, which no later frame proves durable, i
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import os
 import re
@@ -341,12 +340,17 @@ def read_frames(wal: str, log_id: str | None) -> tuple[Frame, ...]:
 
 
 def wal_files(wal: str) -> list[tuple[str, int, int]]:
-    """Names, sizes and times of change of the files; the times because frames may overwrite zeros."""
+    """Names, sizes and times of change of the files; the times because frames may overwrite zeros.
+
+    A file that is removed meanwhile is listed too: without it, two lists of different files may be equal.
+    """
     listed = []
     for name in list_folder(wal):
-        with contextlib.suppress(OSError):
+        try:
             found = os.stat(os.path.join(wal, name))
             listed.append((name, found.st_size, found.st_mtime_ns))
+        except OSError:
+            listed.append((name, 0, -1))
     return listed
 
 

@@ -161,3 +161,24 @@ def test_state_of_a_checkpoint_that_was_replaced_since_is_not_found(tmp_path: Pa
         log.snapshot(12, [], [b"late"])
         with pytest.raises(NotFound):
             log.open_state(*listed)
+
+
+def test_verify_during_which_flushes_remove_the_listed_files_of_the_wal(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        log, left, listdir = store.log("a"), list(range(9)), os.listdir
+        log.append([Entry(1, 1, b"x")])
+        store.flush()
+
+        def listed(path: str) -> list[str]:
+            names = listdir(path)
+            if path.endswith("wal") and left:
+                left.pop()
+                log.append([Entry(log.last_index + 1, 1, b"x")])
+                store.flush()
+            return names
+
+        with LogReader(log.folder) as reader:
+            monkeypatch.setattr(os, "listdir", listed)
+            assert reader.verify().findings == ()
+            assert not left
