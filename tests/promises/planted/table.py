@@ -677,11 +677,11 @@ MISTAKES: Sequence[Mistake] = (
          "test_a_collection_at_every_step_of_a_writer_loses_nothing",),
         "A metarange names a range that a collection has deleted in between."),
     Mistake(
-        "staging-error-of-the-thread-dropped", "compactlib/staging/ranges/apply.py",
-        "            pending.result()\n",
-        "            pending.exception()\n",
+        "staging-range-read-ahead-used-again", "compactlib/staging/ranges/apply.py",
+        "        self._next_rows = None\n        if following",
+        "        if following",
         ("tests/promises/staging/test_staging_large_ranges.py",),
-        "A commit names a large range whose write has failed."),
+        "The records of a range that was read ahead stand for those of a later range, which are lost."),
     Mistake(
         "staging-built-on-another-head", "compactlib/staging/record.py",
         "        return (self.commit_id == older.commit_id and self.compacted",

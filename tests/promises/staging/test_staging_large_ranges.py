@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import pytest
@@ -13,7 +14,7 @@ from compactlib.errors import BudgetSpent
 from compactlib.kv import MemoryStore, Retries
 from compactlib.objects import MemoryObjects
 from compactlib.objects.errors import ObjectStoreFailed
-from compactlib.staging import Branch, CommittedRanges, Repository, SplitRule, StagingOptions
+from compactlib.staging import Branch, CommittedRanges, Record, Repository, SplitRule, StagingOptions
 
 RECORDS = {b"%02d" % number: bytes([number]) * 600_000 for number in range(10)}
 RANGES = 4
@@ -95,3 +96,17 @@ def test_commit_whose_budget_is_spent_ends_at_once() -> None:
     with pytest.raises(BudgetSpent):
         main.commit("all", budget=Budget(total_bytes=1))
     assert clock.now() == before
+
+
+def test_range_that_is_read_ahead_is_merged_with_its_own_changes() -> None:
+    rule = SplitRule(max_bytes=1_500_000, raggedness=1 << 30)
+    layer = CommittedRanges(MemoryObjects(), rule=rule, cache_bytes=0)
+    base = layer.apply(None, [(key, Record.of(data)) for key, data in RECORDS.items()]).metarange_id
+    firsts = [entry.min_key for entry in layer.ranges_of(base)]
+    assert len(firsts) == RANGES
+    for changed in itertools.product([False, True], repeat=RANGES):
+        changes = {key: Record.of(b"x" * 600_000) for key in itertools.compress(firsts, changed)}
+        applied = layer.apply(base, changes.items())
+        assert applied.ranges_read == len(changes)
+        assert dict(layer.scan(applied.metarange_id)) == {
+            **{key: Record.of(data) for key, data in RECORDS.items()}, **changes}
