@@ -45,11 +45,11 @@ class _Background:
     def start(self, size_bytes: int, work: Callable[[], T]) -> Callable[[], T]:
         """Do the work on a range of this size, in the thread if it is large; return what waits for the result."""
         if size_bytes >= _LARGE_BYTES:
-            # Imported here, because the import takes as long as the rest of the package.
-            from concurrent.futures import ThreadPoolExecutor
-
-            self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="compactlib-ranges")
             try:
+                # Imported here, because the import takes as long as the rest of the package.
+                from concurrent.futures import ThreadPoolExecutor
+
+                self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="compactlib-ranges")
                 return self._pool.submit(work).result
             except RuntimeError:  # no thread can start, as at the end of the interpreter
                 self._pool = None  # it holds the work, which a later thread would repeat

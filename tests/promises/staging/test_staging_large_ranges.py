@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -90,6 +92,24 @@ def test_commit_where_no_thread_can_start_at_first(refusals: int, monkeypatch: p
     check_commit(main)
     assert objects.writers[:refusals] == [threading.current_thread()] * refusals
     assert len(objects.writers) == RANGES
+
+
+AT_THE_END = """
+import threading
+from compactlib.objects import MemoryObjects
+from compactlib.staging import CommittedRanges, Record
+
+def apply_after_the_main_thread():
+    threading.main_thread().join()
+    print(CommittedRanges(MemoryObjects()).apply(None, [(b"a", Record.of(bytes(2 << 20)))]).bytes_written)
+
+threading.Thread(target=apply_after_the_main_thread).start()
+"""
+
+
+def test_first_large_range_of_a_process_that_ends() -> None:
+    done = subprocess.run([sys.executable, "-c", AT_THE_END], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == (f"{(2 << 20) + 12 + 1 + 20}\n", "")
 
 
 def test_interrupt_ends_a_write_that_waits_in_a_pause() -> None:
