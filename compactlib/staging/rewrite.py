@@ -54,7 +54,7 @@ class CompactedTokens(RewriteResult):
 
 @attrs.frozen
 class CompactTokens:
-    """Apply sealed tokens to a base. O(staged entries + ranges they touch); memory for one range at a time.
+    """Apply sealed tokens to a base. O(staged entries + ranges they touch); memory for a few ranges.
 
     `name` is unique within a call of an executor; `apply` replaces the method of the committed layer.
     """

@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Set
-from contextlib import closing, suppress
+from contextlib import closing
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -45,19 +45,21 @@ class _Background:
     def start(self, size_bytes: int, work: Callable[[], T]) -> Callable[[], T]:
         """Do the work on a range of this size, in the thread if it is large; return what waits for the result."""
         if size_bytes >= _LARGE_BYTES:
-            # Imported here, because the import takes as long as the rest of the package.
-            from concurrent.futures import ThreadPoolExecutor
+            try:
+                # Imported here, because the import takes as long as the rest of the package.
+                from concurrent.futures import ThreadPoolExecutor
 
-            self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="compactlib-ranges")
-            with suppress(RuntimeError):  # no thread can start, as at the end of the interpreter
+                self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="compactlib-ranges")
                 return self._pool.submit(work).result
+            except RuntimeError:  # no thread can start, as at the end of the interpreter
+                self._pool = None  # it holds the work, which a later thread would repeat
         done = work()
         return lambda: done
 
     def close(self) -> None:
-        """Wait for the thread's end."""
+        """Drop work that has not begun, and wait for the thread's end."""
         if self._pool is not None:
-            self._pool.shutdown()
+            self._pool.shutdown(cancel_futures=True)
 
 
 class RangeWriter:
@@ -77,7 +79,7 @@ class RangeWriter:
         self.bytes_written: int = 0
         self._files = files
         self._known = known
-        self._budget = budget
+        self._budget: Budget = budget.child()  # for `close`
         self._elsewhere = elsewhere
         self._open: Rows = files.range_format.rows(())
         self._background = _Background()
@@ -128,7 +130,8 @@ class RangeWriter:
         return metarange_id
 
     def close(self) -> None:
-        """Wait for the write that runs."""
+        """Cancel writes that wait, for the budget too; wait for the one that runs."""
+        self._budget.cancel()
         self._background.close()
 
     def _write(self, rows: Rows) -> None:

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,6 +18,7 @@ from compactlib.kv import MemoryStore, Retries
 from compactlib.objects import MemoryObjects
 from compactlib.objects.errors import ObjectStoreFailed
 from compactlib.staging import Branch, CommittedRanges, Record, Repository, SplitRule, StagingOptions
+from compactlib.staging.ranges.apply import MAX_BATCH_BYTES
 
 RECORDS = {b"%02d" % number: bytes([number]) * 600_000 for number in range(10)}
 RANGES = 4
@@ -76,16 +80,56 @@ def test_error_beside_the_thread_leaves_no_thread() -> None:
     check_commit(main)
 
 
-def test_commit_where_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
+@pytest.mark.parametrize("refusals", [1, RANGES])
+def test_commit_where_no_thread_can_start_at_first(refusals: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        if len(objects.writers) < refusals:
+            raise RuntimeError("can't start new thread")
+        start(thread)
 
-    objects = Objects()
+    objects, start = Objects(), threading.Thread.start
     main = dirty_branch(objects)
     monkeypatch.setattr(threading.Thread, "start", refuse)
     check_commit(main)
-    assert set(objects.writers) == {threading.current_thread()}
+    assert objects.writers[:refusals] == [threading.current_thread()] * refusals
     assert len(objects.writers) == RANGES
+
+
+AT_THE_END = """
+import threading
+from compactlib.objects import MemoryObjects
+from compactlib.staging import CommittedRanges, Record
+
+def apply_after_the_main_thread():
+    threading.main_thread().join()
+    print(CommittedRanges(MemoryObjects()).apply(None, [(b"a", Record.of(bytes(2 << 20)))]).bytes_written)
+
+threading.Thread(target=apply_after_the_main_thread).start()
+"""
+
+
+def test_first_large_range_of_a_process_that_ends() -> None:
+    done = subprocess.run([sys.executable, "-c", AT_THE_END], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == (f"{(2 << 20) + 12 + 1 + 20}\n", "")
+
+
+def test_interrupt_ends_a_write_that_waits_in_a_pause() -> None:
+    def changes() -> Iterator[tuple[bytes, Record]]:
+        for number in range(MAX_BATCH_BYTES // 600_000 + 1):
+            yield b"%02d" % number, Record.of(bytes(600_000))
+        raise KeyboardInterrupt
+
+    objects, threads, budget = Objects(), set(threading.enumerate()), Budget()
+    budget.pause()
+    late = threading.Timer(5, budget.resume)
+    late.start()
+    with pytest.raises(KeyboardInterrupt):
+        CommittedRanges(objects, rule=SplitRule(max_bytes=5_000_000, raggedness=1 << 30)).apply(
+            None, changes(), budget=budget)
+    assert (objects.writers, budget.spent_bytes) == ([], 0)
+    assert set(threading.enumerate()) <= {*threads, late}
+    late.cancel()
+    late.join()
 
 
 def test_commit_whose_budget_is_spent_ends_at_once() -> None:
