@@ -645,7 +645,7 @@ class RaftLog(OwnedLog):
                 return self._snapshots.open_state(wanted)
             except SnapshotLost:
                 # A newer snapshot may have replaced it.
-                if wanted == self.state or self._snapshots.has_checkpoint(wanted):
+                if self._snapshots.is_kept(wanted, self.state):
                     raise
                 if row is not None:
                     raise NotFound(f"snapshot {row.index} was replaced by a newer one; see `checkpoints`") from None

@@ -253,9 +253,14 @@ class Snapshots:
         found = [of for of in self._checkpoints_above(above) if of.index <= index]
         return self._checkpoint(found[-1]) if found else None
 
-    def has_checkpoint(self, row: SnapshotMeta) -> bool:
-        """Whether the file of a checkpoint exists; it is removed before its state."""
-        return look_at(self._path(self._stored(row), "checkpoint")) is not None
+    def is_kept(self, row: SnapshotMeta, newest: SnapshotMeta) -> bool:
+        """Whether a row has the state of `newest`, the snapshot in force, or is a checkpoint.
+
+        A checkpoint's file is removed before its state.
+        """
+        of = self._stored(row)
+        return ((newest.manifest is not None and _name(newest.manifest, "") == _name(of, ""))
+                or look_at(self._path(of, "checkpoint")) is not None)
 
     def _checkpoints_above(self, above: int) -> list[SnapshotManifest]:
         return [of for of, suffix in self._found() if suffix == "checkpoint" and of.index > above]

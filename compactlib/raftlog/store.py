@@ -387,6 +387,7 @@ class RaftLogStore(Closing):
         Raises:
             BudgetSpent: the budget, which is checked before each segment, is spent.
             StorageError: a file cannot be read.
+            Closed: a log was closed, and its live entries cannot be checked; open it again.
         """
         self._guard.require_open()
         seen = Examination()
@@ -404,8 +405,7 @@ class RaftLogStore(Closing):
                     self._guard.require_open()
                     if self._logs.get(log_id) is not log:
                         continue  # removed, or opened again
-                # Of a closed log, the segments alone were read.
-                if failure is not None and not isinstance(failure, Closed):
+                if failure is not None:
                     raise failure
                 seen.add(found)
                 break

@@ -143,11 +143,13 @@ class LogReader(LogReading):
         return self._retried(lambda: self._sense(budget))
 
     def _sense(self, budget: Budget | None) -> LogView:
-        row, memtable = self._segments.row, self._memtable
+        # Read once: another thread may refresh the log.
+        segments, memtable = self._segments, self._memtable
+        row = segments.row
         if row is not None and memtable is not None:
             # Without live entries that are only in the WAL.
             row = SnapshotMeta(row.index, row.term, row.live.at_most(memtable.table.base - 1))
-        return self._view_of(self._segments.known() if self.refs else (), row, self.limits, budget)
+        return self._view_of(segments.known() if self.refs else (), row, self.limits, budget)
 
     def _planned(self, view: LogView, policy: LogPolicy | None) -> LogPlan:
         return plan_for(view, SeedPolicy() if policy is None else policy, SystemClock().now(),

@@ -389,7 +389,11 @@ class LogReading(Closing):
         """
         self._require_open()
         seen = Examination()
-        self.examine(seen, budget=budget)
+        try:
+            self.examine(seen, budget=budget)
+        except CompactlibError:
+            self._require_open()
+            raise
         # The files of a log that was closed meanwhile may be gone.
         self._require_open()
         wal = wal_of(self._folder)

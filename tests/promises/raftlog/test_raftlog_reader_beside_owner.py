@@ -25,6 +25,7 @@ from compactlib.raftlog import (
     StoreOptions,
     open_segment,
 )
+from compactlib.raftlog.policy import SegmentRef
 
 
 def options(keep_links_seconds: float = 0.0) -> LogOptions:
@@ -67,6 +68,26 @@ def test_view_of_reader_has_no_damage_when_owner_has_compacted(log: SegmentLog) 
         view = reader.view()
         assert not view.damaged
         assert view.segments == log.view().segments
+
+
+def test_view_of_reader_has_no_damage_when_another_thread_refreshes(log: SegmentLog) -> None:
+    steps: list[Callable[[], None]] = []
+
+    class Shared(LogReader):
+        @property
+        def refs(self) -> tuple[SegmentRef, ...]:
+            if steps:
+                steps.pop()()
+            return super().refs
+
+    with Shared(log.folder) as reader:
+        def refreshed() -> None:
+            keeping(log, 1, 5, 9)
+            reader.refresh()
+
+        steps.append(refreshed)
+        assert not reader.view().damaged
+        assert not steps
 
 
 def test_view_of_reader_has_no_damage_when_owner_has_truncated(log: SegmentLog) -> None:
@@ -150,6 +171,55 @@ def test_verify_of_a_log_that_is_removed_meanwhile_has_no_damage(tmp_path: Path)
         log.snapshot(12, [], [b"state"])
         with pytest.raises(Closed):
             log.verify(budget=Meanwhile(lambda: store.remove("a")).budget)
+
+
+def test_verify_of_a_log_that_is_removed_before_its_folder_is_listed_raises_closed(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        log, listdir = store.log("a"), os.listdir
+
+        def listed(path: str) -> list[str]:
+            monkeypatch.undo()
+            store.remove("a")
+            return listdir(path)
+
+        monkeypatch.setattr(os, "listdir", listed)
+        with pytest.raises(Closed):
+            log.verify()
+
+
+def test_verify_of_a_store_does_not_pass_a_closed_log_that_has_lost_a_live_entry(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, StoreOptions(background=False, log=options())) as store:
+        log = store.log("a")
+        log.append([Entry(index, 1, b"x") for index in range(1, 21)])
+        store.flush()
+        log.snapshot(12, [1, 6])
+        os.unlink(Path(log.folder, f"{2:016d}.segment"))
+        log.close()
+        with pytest.raises(Closed):
+            store.verify()
+        store.log("a")
+        assert not store.verify().is_sound
+
+
+def test_state_that_is_replaced_by_an_equal_one_while_it_is_opened_is_not_lost(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        log = store.log("a")
+        log.append([Entry(index, 1, b"x") for index in range(1, 21)])
+        log.snapshot(12, [], [b"state"])
+        before, opening = log.state, os.open
+
+        def opened(path: str, flags: int) -> int:
+            monkeypatch.undo()
+            log.snapshot(12, [], [b"state"])
+            return opening(path, flags)
+
+        monkeypatch.setattr(os, "open", opened)
+        with log.open_state() as state:
+            assert b"".join(state.pieces()) == b"state"
+        with pytest.raises(NotFound):
+            log.open_state(before)
 
 
 def test_state_of_a_checkpoint_that_was_replaced_since_is_not_found(tmp_path: Path) -> None:
