@@ -426,10 +426,11 @@ class LogReading(Closing):
     def _hole(self) -> int | None:
         """The first missing index above the snapshot, by the ranges of the segments; `None` without a hole."""
         held = self.unflushed.union(*(IndexSet.range(ref.first, ref.last) for ref in self._segments.refs))
-        above = held.at_least(self.state.index + 1)
+        first = self.state.index + 1
+        above = held.at_least(first)
         if not above:
             return None
-        wanted = IndexSet.range(self.state.index + 1 if self.state.index >= 0 else above.first, above.last)
+        wanted = IndexSet.range(first or above.first, above.last)
         missing = wanted - above
         return missing.first if missing else None
 

@@ -22,6 +22,7 @@ from compactlib.raftlog import (
     SeedPolicy,
     SegmentLimits,
     SegmentLog,
+    SnapshotMeta,
     StoreOptions,
     open_segment,
 )
@@ -186,6 +187,25 @@ def test_verify_of_a_log_that_is_removed_before_its_folder_is_listed_raises_clos
         monkeypatch.setattr(os, "listdir", listed)
         with pytest.raises(Closed):
             log.verify()
+
+
+def test_verify_of_reader_has_no_damage_when_snapshots_are_recorded_meanwhile(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        log, left = store.log("a"), [20, 12, 5]
+        log.append([Entry(index, 1, b"x") for index in range(1, 21)])
+        store.flush()
+
+        class Overtaken(LogReader):
+            @property
+            def state(self) -> SnapshotMeta:
+                if left:
+                    log.snapshot(left.pop(), [])
+                    self.refresh()
+                return super().state
+
+        with Overtaken(log.folder) as reader:
+            assert reader.verify().is_sound
+            assert 12 not in left
 
 
 def test_verify_of_a_store_does_not_pass_a_closed_log_that_has_lost_a_live_entry(tmp_path: Path) -> None:
