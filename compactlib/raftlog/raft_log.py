@@ -644,6 +644,7 @@ class RaftLog(OwnedLog):
             try:
                 return self._snapshots.open_state(wanted)
             except SnapshotLost:
+                self._require_open()
                 # A newer snapshot may have replaced it.
                 if self._snapshots.is_kept(wanted, self.state):
                     raise

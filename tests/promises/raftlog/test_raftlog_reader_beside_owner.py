@@ -242,6 +242,24 @@ def test_state_that_is_replaced_by_an_equal_one_while_it_is_opened_is_not_lost(
             log.open_state(before)
 
 
+def test_state_of_a_log_that_is_closed_and_opened_again_while_it_is_opened_is_not_lost(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        log, opening = store.log("a"), os.open
+        log.append([Entry(index, 1, b"x") for index in range(1, 21)])
+        log.snapshot(12, [], [b"early"])
+
+        def opened(path: str, flags: int) -> int:
+            monkeypatch.undo()
+            log.close()
+            store.log("a").snapshot(20, [], [b"late"])
+            return opening(path, flags)
+
+        monkeypatch.setattr(os, "open", opened)
+        with pytest.raises(Closed):
+            log.open_state()
+
+
 def test_state_of_a_checkpoint_that_was_replaced_since_is_not_found(tmp_path: Path) -> None:
     with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
         log = store.log("a")
