@@ -113,8 +113,7 @@ class LogReader(LogReading):
             if row is not None and row.manifest is not None and is_half_installed(self._folder, row):
                 raise Busy(f"{self._folder} is installing a snapshot of its leader; open it again when that has ended, "
                            f"or open its store if that process has ended")
-            # Running reads keep their readers.
-            self._open_files.closed(self._segments, list(self._segments.readers))
+            self._segments.retire()
             self._segments, self._memtable, self._snapshot_version = segments, memtable, version
             newest = contents.newest
             self.limits: SegmentLimits = SegmentLimits() if newest is None else newest.loaded.header.limits

@@ -182,7 +182,7 @@ class Segments:
         self._lock = threading.Lock()
         self._epoch = 0
         self._leases: set[Lease] = set()
-        self._closed = False
+        self._closed = self._is_old = False
         # Whether the active segment's file is open only while it has entries that are not synced.
         self._rests = False
         # Of the owner alone.
@@ -449,13 +449,13 @@ class Segments:
                     if epoch != self._epoch:
                         continue
                 raise NotFound(f"segment {number} of {self.folder} was cut or rewritten; re-read the list")
-            if not listed:
-                # Not kept: when the segment that it was merged into is replaced, an open file would take room.
-                return reader
             with self._lock:
                 # After a change the name may be of another file: a reader opened before is not kept.
                 if epoch != self._epoch or self._closed:
                     continue
+                if not listed or self._is_old:
+                    # Not kept: when the file is replaced, it would take room while it is open.
+                    return reader
                 self.readers[number] = reader
             self._open_files.opened(self, number, len(reader.index))
             return reader
@@ -760,11 +760,16 @@ class Segments:
             if self.last_index != (refs[-1].last if refs else -1):
                 raise AuditFailed(f"the last index is {self.last_index}, and the segments are {refs}")
 
+    def retire(self) -> None:
+        """Keep no file open from now on, since another object has a newer list; running reads keep theirs."""
+        with self._lock:
+            self._is_old = True
+            self._open_files.closed(self, list(self.readers))
+
     def close(self) -> None:
         """Close all files without another write. Idempotent. No reader is opened later, also for an unfinished scan."""
-        with self._lock:
-            self._closed = True
-            self._open_files.closed(self, list(self.readers))
+        self._closed = True
+        self.retire()
         for writer in (self._writer, self._successor):
             if writer is not None:
                 writer.abandon()

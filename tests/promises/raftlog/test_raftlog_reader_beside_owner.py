@@ -148,6 +148,23 @@ def test_segment_read_by_an_older_list_leaves_no_removed_file_open(tmp_path: Pat
         assert not [path for path in held if path.startswith(str(tmp_path)) and path.endswith("(deleted)")]
 
 
+def test_segment_that_is_opened_during_a_refresh_leaves_no_removed_file_open(
+        log: SegmentLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opening = os.open
+    with LogReader(log.folder) as reader:
+        def opened(path: str, flags: int) -> int:
+            monkeypatch.undo()
+            reader.refresh()
+            return opening(path, flags)
+
+        monkeypatch.setattr(os, "open", opened)
+        assert reader.read(5) == Entry(5, 1, b"x")
+        keeping(log, 1, 9)
+        reader.refresh()
+        held = [os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()]
+        assert not [path for path in held if path.startswith(str(tmp_path)) and path.endswith("(deleted)")]
+
+
 def test_view_of_a_log_that_is_closed_meanwhile_has_no_damage(log: SegmentLog) -> None:
     with pytest.raises(Closed):
         log.view(budget=Meanwhile(log.close).budget)
