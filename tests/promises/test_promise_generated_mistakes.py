@@ -142,6 +142,8 @@ SELDOM: Sequence[Row] = (
         "few lives truncate everything: test_raftlog_truncation"),
     Row("sync folder in files.disk.write_durably < raftlog.segment.writer.empty_segment", BOTH,
         "few lives truncate everything: test_raftlog_truncation"),
+    Row("sync folder in raftlog.segment.segments._empty_first", BOTH,
+        "only a disk that was full at the folder's first sync, and a power failure later, show it"),
     Row("sync in raftlog.segment.writer.take_back", BOTH,
         "only a power failure after a sync that was refused shows it"),
     Row("sync folder in raftlog.compaction.commit.finish_groups", BOTH,

@@ -308,6 +308,9 @@ class Segments:
             self._view = view
             self._epoch += 1
             self._open_files.closed(self, gone)
+        if self._newest_first == _BEYOND:
+            # A compaction can take the last segment with entries: it was not the newest when the compaction began.
+            self.last_index = view.last
 
     # -- reads
 
@@ -753,6 +756,8 @@ class Segments:
             AuditFailed: an invariant is broken; the message has the numbers.
         """
         with self._guard.lock:
+            # The thread that held the lock may have left in the middle of a change.
+            self._guard.require_open()
             refs = self.refs
             for older, newer in itertools.pairwise(refs):
                 if older.number >= newer.number or older.last >= newer.first or older.first > older.last:

@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import StorageError
-from compactlib.raftlog import DeadEntry, DropDead, SegmentLog
+from compactlib.raftlog import DeadEntry, DropDead, RaftLogStore, SegmentLog, StoreOptions
 from compactlib.raftlog.names import segment_name
+from compactlib.raftlog.segment.segments import Segments
 from tests.raftlog.compaction_logs import (
     chained,
     compact_to_rest,
@@ -158,3 +161,28 @@ def test_a_refused_removal_is_reported_and_retried(tmp_path: Path) -> None:
         assert names(tmp_path) == {THREE, segment_name(4)}
         expected.check(log)
         assert strays(tmp_path) == []
+
+
+def test_last_segment_with_entries_can_be_dropped(tmp_path: Path) -> None:
+    """When the compaction began it was not the last: then a flush was refused, and its entries were truncated."""
+    class TakesBack:
+        @contextlib.contextmanager
+        def guard(self) -> Iterator[None]:
+            if segments.last_index == 3:
+                segments.take_back()
+            yield
+
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        log = store.log("a")
+        for index in (1, 2):
+            log.append([(index, 1, b"entry")])
+            store.flush()
+            log.end_segment()
+        log.snapshot(2, live=[1])
+        segments: Segments = vars(log)["_own"]
+        segments.append_run(3, 1, [b"entry of a flush"])
+        assert log.compact(policy=DropDead(), fence=TakesBack()).drops
+        log.audit()
+        log.append([(3, 1, b"entry")])
+        store.flush()
+        assert [entry.index for entry in log.entries()] == [1, 3]
