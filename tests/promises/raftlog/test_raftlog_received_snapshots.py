@@ -1112,3 +1112,17 @@ def test_entries_of_a_log_whose_installation_ends_while_it_is_read(
     monkeypatch.setattr(os, "lstat", looked_at)
     with LogReader(folder) as reader:
         assert list(reader.entries()) == [entry(index) for index in LIVE]
+
+
+def test_follower_gets_the_snapshot_if_a_newer_one_has_removed_the_entries_that_it_lacks(tmp_path: Path) -> None:
+    def meanwhile(frame: Passing) -> Sequence[bytes]:
+        if frame.kind == "accept":
+            of.snapshot(LAST + 10, (), [STATE])
+            of.compact()
+        return as_sent(frame)
+
+    with leader(tmp_path / "leader", keep_trailing=9) as of, follower(tmp_path / "follower") as to:
+        to.append([entry(index) for index in range(11, LAST - 4)])
+        to.sync()
+        assert transfer(of, to, applied=LAST - 5, change=meanwhile).is_well
+        assert to.state.index == LAST
