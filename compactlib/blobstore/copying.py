@@ -10,11 +10,11 @@ import attrs
 
 from compactlib.blobstore.blobs import Blob, GetOptions, blob_state
 from compactlib.blobstore.config import BlobStoreConfig
-from compactlib.blobstore.contents import records_after
+from compactlib.blobstore.contents import LogContents, records_after
 from compactlib.blobstore.index import ENDS_OR_REVIVES
 from compactlib.blobstore.reader import BlobReader
 from compactlib.blobstore.reading import Reading
-from compactlib.blobstore.records import RecordKind
+from compactlib.blobstore.records import IndexEntry, RecordKind
 from compactlib.blobstore.store import BlobStore
 from compactlib.budget import Budget
 from compactlib.clock import Clock
@@ -46,7 +46,8 @@ def copy_store(source: BlobStore | BlobReader, folder: StrPath, config: BlobStor
     and expired blobs are copied, too; compactions of the copy drop them.
 
     The copy is renamed to `folder` once it is complete and durable. Until then, and after a crash, its folder has the
-    suffix `.copying`. Records that are written to the source during the copy are not included.
+    suffix `.copying`. Records that are written to the source during the copy are not included, except a peer's PUT that
+    replaces another one.
 
     Args:
         source: the open store, or a reader of it.
@@ -92,13 +93,17 @@ def copy_store(source: BlobStore | BlobReader, folder: StrPath, config: BlobStor
 
 def _copied(source: Reading, copy: BlobStore, budget: Budget) -> StoreCopy:
     records = size = left_out = 0
-    for entry in records_after(source._contents().frozen(), 0):
-        state = blob_state(source._contents().find(entry.id))
-        put = None if state is None else state.put
+    # Of one moment: a PUT that arrives later must not hide the DELETE of a PUT that was copied before.
+    contents = source._contents().frozen()
+    for entry in records_after(contents, 0):
+        put = _put_in(contents, entry.id)
         content = b""
         if entry.kind == RecordKind.PUT:
-            # A peer may have sent a PUT of a later life, or another PUT of the same time.
-            found = source.get(entry.id, _EVERYTHING) if put is not None and put.sequence == entry.sequence else None
+            found = None
+            if put is not None and put.sequence == entry.sequence:
+                # A peer may have sent a PUT of a later life, or another PUT of the same time: it is copied instead.
+                entry = _put_in(source._contents(), entry.id) or entry
+                found = source.get(entry.id, _EVERYTHING)
             if not isinstance(found, Blob) or round(found.info.put_at * 1000) != entry.op_time_ms:
                 left_out += 1
                 continue
@@ -114,3 +119,8 @@ def _copied(source: Reading, copy: BlobStore, budget: Budget) -> StoreCopy:
         records += 1
         size += entry.size
     return StoreCopy(records, size, left_out)
+
+
+def _put_in(contents: LogContents, blob_id: bytes) -> IndexEntry | None:
+    state = blob_state(contents.find(blob_id))
+    return None if state is None else state.put

@@ -61,13 +61,13 @@ class SnapshotHead:
     checksum: int
 
     @property
-    def prefix(self) -> bytes:
-        """The prefix of the keys of its chunks, ordered by term and index."""
-        return b"%s%016x/%016x/%s/" % (_CHUNKS, self.term, self.index, self.id.encode())
+    def order(self) -> bytes:
+        """The prefix of the keys of the chunks of all snapshots of its term and index, ordered by these."""
+        return b"%s%016x/%016x/" % (_CHUNKS, self.term, self.index)
 
     def chunk_keys(self) -> list[bytes]:
         """Return the keys of its chunks."""
-        return [self.prefix + b"%08x" % number for number in range(self.chunks)]
+        return [b"%s%s/%08x" % (self.order, self.id.encode(), number) for number in range(self.chunks)]
 
 
 class SnapshotStore:
@@ -147,13 +147,15 @@ class SnapshotStore:
     def delete_leftovers(self) -> None:
         """Delete the chunks of earlier snapshots, also of those that never came into force.
 
+        Chunks of other snapshots of the same command stay: one of these may come into force now.
+
         Raises:
             CompactlibError: of the store; call again, or after the next snapshot.
         """
         head = self._cell.read()
         if head is not None:
             with self._store.scan(self._partition, prefix=_CHUNKS, page_size=1, keys_only=True) as entries:
-                old = takewhile(lambda key: key < head.prefix, (entry.key for entry in entries))
+                old = takewhile(lambda key: key < head.order, (entry.key for entry in entries))
                 change_many(self._store, self._partition, dict.fromkeys(old))
 
     def _read(self, head: SnapshotHead) -> bytes:

@@ -128,7 +128,8 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
                              f"the store before the fork")
         _opened[id(self)] = self
         # Without a `-wal` no process has the file open. `immutable` keeps SQLite from creating one.
-        self._unchanging = _version_of(self._path) if read_only and not os.path.exists(f"{self._path}-wal") else None
+        found = _version_of(self._path)
+        self._unchanging = found if read_only and not os.path.exists(f"{self._path}-wal") else None
         with closed_on_failure(self):
             self._set_up(create=create and not read_only)
         # An overlay file system may replace the file when it is opened for writing.
@@ -411,10 +412,10 @@ def _identity_of(path: str) -> tuple[int, int] | None:
     return found and (found.st_dev, found.st_ino)
 
 
-def _version_of(path: str) -> tuple[int, int] | None:
-    """Return size and time of change of a file; `None` if it is absent."""
-    found = look_at(path)
-    return found and (found.st_size, found.st_mtime_ns)
+def _version_of(path: str) -> tuple[int, ...]:
+    """Return size and time of change of the file, and the size of its `-wal`, which is longer after a later commit."""
+    found, wal = look_at(path), look_at(f"{path}-wal")
+    return (found.st_size, found.st_mtime_ns, wal.st_size if wal else 0) if found else ()
 
 
 def _begins_as_sqlite(path: str) -> bool:

@@ -366,9 +366,10 @@ def _sending(log: RaftLog, term: int, chunk_bytes: int) -> Side:
             yield encode(Offer(term, state.manifest, log.log_id))
             accept = _expected((yield b""), Accept, index=row.index)
             last_applied = previous = accept.last_applied
-            if last_applied >= row.kept_from:
+            kept_from = log.state.kept_from  # a newer snapshot may have removed entries since the offer
+            if last_applied >= kept_from:
                 raise refusal(RefusalReason.ALREADY_APPLIED, f"the follower has applied up to {last_applied}, and the "
-                              f"leader's log holds every entry from {row.kept_from} on; send those")
+                              f"leader's log holds every entry from {kept_from} on; send those")
             if accept.state_offset > state.manifest.state_bytes:
                 raise FrameDamaged(expected=f"an offset up to {state.manifest.state_bytes}",
                                    found=f"{accept.state_offset}")

@@ -570,7 +570,10 @@ def test_a_reader_is_busy_after_a_later_owner_changed_the_file(tmp_path: Path) -
     SqliteStore(tmp_path / "kv").close()
     with contextlib.closing(SqliteStore(tmp_path / "kv", read_only=True)) as reader:
         with contextlib.closing(SqliteStore(tmp_path / "kv")) as owner:
+            assert list(reader.partitions()) == []
             owner.set(b"p", b"k", b"x" * 10_000)
+            with pytest.raises(Busy, match="open it again"):
+                reader.get(b"p", b"k")
         with pytest.raises(Busy, match="open it again"):
             reader.get(b"p", b"k")
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,12 +20,14 @@ from compactlib.blobstore import (
     Deleted,
     Expired,
     GetOptions,
+    RecordKind,
     StoreFull,
     copy_store,
 )
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput, StorageError
 from compactlib.files import LocalFiles, StrPath
+from compactlib.testing import FilesInFront, Request
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 18, segment_bytes=1 << 13, journal_max_entries=0, max_blob_bytes=0)
 LARGER = BlobStoreConfig(capacity_bytes=1 << 20, segment_bytes=1 << 16, journal_max_entries=0, max_blob_bytes=0)
@@ -96,3 +101,29 @@ def test_copy_into_a_folder_that_exists_is_refused(tmp_path: Path) -> None:
     with filled(tmp_path / "store", clock) as store, pytest.raises(InvalidInput):
         copy_store(store, tmp_path / "copy", LARGER, clock=clock)
     assert list((tmp_path / "copy").iterdir()) == []
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_copy_of_a_blob_that_a_peer_replaces_meanwhile(tmp_path: Path, is_deleted: bool) -> None:
+    """At each write of the copy in turn. The copy answers as the store did before, or as it does afterwards."""
+    for number in count():
+        clock, writes = ManualClock(1_700_000_000.0), count()
+        with BlobStore(tmp_path / f"store {number}", CONFIG, clock=clock) as store:
+
+            def step(request: Request, act: Callable[[], Any], store: BlobStore = store, number: int = number,
+                     writes: count[int] = writes) -> Any:
+                if request.kind == "write" and next(writes) == number:
+                    store.append_replicated(RecordKind.PUT, b"x", b"new", op_time=1_700_000_100.0, life_version=1)
+                return act()
+
+            store.put(b"another", b"record")
+            store.put(b"x", b"old")
+            store.put(b"third", b"record")
+            if is_deleted:
+                store.delete(b"x")
+            before = store.get(b"x")
+            copy_store(store, tmp_path / f"copy {number}", LARGER, files=FilesInFront(step), clock=clock)
+            with BlobStore(tmp_path / f"copy {number}", LARGER, clock=clock) as copy:
+                assert copy.get(b"x") in (before, store.get(b"x"))
+        if next(writes) <= number:
+            break

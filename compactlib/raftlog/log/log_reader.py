@@ -85,6 +85,8 @@ class LogReader(LogReading):
             for _ in range(_MAX_READS):
                 version = snapshot_version(self._folder)
                 row = read_snapshot_meta(self._folder)
+                # Before the entries: the installation may end while they are read.
+                is_half = row is not None and is_half_installed(self._folder, row)
                 wal_files = self._wal_files()
                 # The WAL before the segments: an entry is in segments before it leaves the WAL.
                 frames = self._frames()
@@ -110,7 +112,7 @@ class LogReader(LogReading):
                     break
             else:
                 raise Busy(f"{self._folder} changed {_MAX_READS} times while it was read; try again")
-            if row is not None and row.manifest is not None and is_half_installed(self._folder, row):
+            if is_half:
                 raise Busy(f"{self._folder} is installing a snapshot of its leader; open it again when that has ended, "
                            f"or open its store if that process has ended")
             self._segments.retire()

@@ -30,6 +30,7 @@ from compactlib.raftlog import (
     DeadEntry,
     Entry,
     LogOptions,
+    LogReader,
     RaftLog,
     RaftLogStore,
     SegmentLimits,
@@ -1081,3 +1082,47 @@ def test_damaged_entries_of_a_received_snapshot_keep_no_other_log_back(damage: C
     file.write_bytes(data)
     with member(killed) as to:
         require_snapshot(to)
+
+
+@pytest.mark.parametrize("had", FOLLOWERS)
+def test_entries_of_a_log_whose_installation_ends_while_it_is_read(
+        had: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader looks whether the installation is under way; it ends at this moment."""
+    half, lstat = tmp_path / "half", os.lstat
+
+    def meet(request: Request, act: Callable[[], Any]) -> Any:
+        answer = act()
+        if request.kind == "rename" and request.target.endswith("SNAPSHOT") and any(
+                (tmp_path / "follower").rglob("*.entries")):
+            shutil.copytree(tmp_path / "follower", half, symlinks=True)
+        return answer
+
+    def looked_at(path: str) -> os.stat_result:
+        if os.fspath(path).endswith(".entries"):
+            monkeypatch.undo()
+            with member(half):
+                pass  # the installation ends
+        return lstat(path)
+
+    with leader(tmp_path / "leader") as of:
+        with follower(tmp_path / "follower", had) as to:
+            folder = half / os.path.relpath(to.folder, tmp_path / "follower")
+        with member(tmp_path / "follower", FilesInFront(meet)) as to:
+            assert transfer(of, to).is_well
+    monkeypatch.setattr(os, "lstat", looked_at)
+    with LogReader(folder) as reader:
+        assert list(reader.entries()) == [entry(index) for index in LIVE]
+
+
+def test_follower_gets_the_snapshot_if_a_newer_one_has_removed_the_entries_that_it_lacks(tmp_path: Path) -> None:
+    def meanwhile(frame: Passing) -> Sequence[bytes]:
+        if frame.kind == "accept":
+            of.snapshot(LAST + 10, (), [STATE])
+            of.compact()
+        return as_sent(frame)
+
+    with leader(tmp_path / "leader", keep_trailing=9) as of, follower(tmp_path / "follower") as to:
+        to.append([entry(index) for index in range(11, LAST - 4)])
+        to.sync()
+        assert transfer(of, to, applied=LAST - 5, change=meanwhile).is_well
+        assert to.state.index == LAST
