@@ -242,7 +242,8 @@ def main() -> None:
     megabytes = 32 if options.quick else 256
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         scratch = Path(folder)
-        spark = spark_session("benchmark", cores=2)
+        # The reference `binaryFile` reads whole files into memory.
+        spark = spark_session("benchmark", cores=2, options={"spark.driver.memory": "4g"})
         register(spark)
         spark.dataSource.register(ReadyBatches)
         try:
