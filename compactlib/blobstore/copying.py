@@ -46,7 +46,7 @@ def copy_store(source: BlobStore | BlobReader, folder: StrPath, config: BlobStor
     and expired blobs are copied, too; compactions of the copy drop them.
 
     The copy is renamed to `folder` once it is complete and durable. Until then, and after a crash, its folder has the
-    suffix `.copying`. Records that are written to the source during the copy are not included, except a peer's PUT that
+    suffix `.copying`. Records that are written to the source during the copy are not included, except a PUT that
     replaces another one.
 
     Args:
@@ -96,14 +96,16 @@ def _copied(source: Reading, copy: BlobStore, budget: Budget) -> StoreCopy:
     # Of one moment: a PUT that arrives later must not hide the DELETE of a PUT that was copied before.
     contents = source._contents().frozen()
     for entry in records_after(contents, 0):
-        put = _put_in(contents, entry.id)
+        put = newest = _put_in(contents, entry.id)
         content = b""
         if entry.kind == RecordKind.PUT:
             found = None
             if put is not None and put.sequence == entry.sequence:
-                # A peer may have sent a PUT of a later life, or another PUT of the same time: it is copied instead.
-                entry = _put_in(source._contents(), entry.id) or entry
-                found = source.get(entry.id, _EVERYTHING)
+                # Another PUT may have replaced it, or replaces it while it is read: that one is copied instead.
+                while found is None or newest not in (None, entry):
+                    entry = newest or entry
+                    found = source.get(entry.id, _EVERYTHING)
+                    newest = _put_in(source._contents(), entry.id)
             if not isinstance(found, Blob) or round(found.info.put_at * 1000) != entry.op_time_ms:
                 left_out += 1
                 continue

@@ -17,6 +17,7 @@ from compactlib.blobstore import (
     BlobReader,
     BlobStore,
     BlobStoreConfig,
+    CompactAll,
     Deleted,
     Expired,
     GetOptions,
@@ -127,3 +128,14 @@ def test_copy_of_a_blob_that_a_peer_replaces_meanwhile(tmp_path: Path, is_delete
                 assert copy.get(b"x") in (before, store.get(b"x"))
         if next(writes) <= number:
             break
+
+
+def test_copy_of_a_blob_that_was_replaced_since_the_reader_has_read(tmp_path: Path) -> None:
+    """Its old record is gone from the folder, which the reader reads again during the copy."""
+    clock = ManualClock(1_700_000_000.0)
+    with filled(tmp_path / "store", clock) as store, BlobReader(tmp_path / "store", CONFIG, clock=clock) as reader:
+        store.put(IDS[0], b"new", replace=True)
+        assert not store.compact(policy=CompactAll(min_used_fraction=0.0)).is_empty
+        copy_store(reader, tmp_path / "copy", LARGER, clock=clock)
+        with BlobStore(tmp_path / "copy", LARGER, clock=clock) as copy:
+            assert copy.get(IDS[0]) == store.get(IDS[0])
