@@ -162,8 +162,9 @@ class LogReader(LogReading):
 
     def close(self) -> None:
         """Close all files. Idempotent."""
-        self._guard.close()
-        self._segments.close()
+        with self._guard.lock:  # a refresh ends before: it sets other segments
+            self._guard.close()
+            self._segments.close()
 
 
 def verify_log(folder: StrPath) -> VerifyReport:

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -163,6 +166,26 @@ def test_segment_that_is_opened_during_a_refresh_leaves_no_removed_file_open(
         reader.refresh()
         held = [os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()]
         assert not [path for path in held if path.startswith(str(tmp_path)) and path.endswith("(deleted)")]
+
+
+def test_reader_that_is_closed_during_a_refresh_opens_no_file_later(
+        log: SegmentLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    opening, reader = os.open, LogReader(log.folder)
+    closing, entries = threading.Thread(target=reader.close), reader.scan()
+
+    def opened(*given: Any) -> int:
+        monkeypatch.undo()
+        closing.start()
+        closing.join(0.1)
+        return opening(*given)
+
+    next(entries)
+    monkeypatch.setattr(os, "open", opened)
+    with contextlib.suppress(Closed):
+        reader.refresh()
+    closing.join()
+    with pytest.raises(Closed):
+        list(entries)
 
 
 def test_view_of_a_log_that_is_closed_meanwhile_has_no_damage(log: SegmentLog) -> None:
