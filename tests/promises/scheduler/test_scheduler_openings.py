@@ -15,7 +15,7 @@ from compactlib.commandlog import CommandLog, KVLog, OutOfStep, TakenOver
 from compactlib.errors import CorruptData, Stale, StorageError, Unsupported
 from compactlib.kv import KVStore, MemoryStore, SnapshotStore
 from compactlib.raftlog import LocalLog, LogOptions
-from compactlib.scheduler import BlockMeta, LevelConfig, PollRequest, Scheduler, SchedulerConfig
+from compactlib.scheduler import BlockMeta, LevelConfig, PollRequest, Scheduler, SchedulerConfig, SchedulerMachine
 from compactlib.testing import Request, StoreInFront
 
 PAIRS = SchedulerConfig(levels=(LevelConfig(max_blocks=2),))
@@ -208,3 +208,13 @@ def test_start_during_which_a_later_owner_compacts_is_taken_over() -> None:
     with pytest.raises(TakenOver):
         Scheduler(KVLog(StoreInFront(store, step, page_size=3)))
     assert len(pages) > 1
+
+
+def test_log_whose_start_was_taken_over_stays_taken_over() -> None:
+    store, machine = MemoryStore(), SchedulerMachine()
+    former = KVLog(store)
+    with KVLog(store):
+        with pytest.raises(TakenOver):
+            former.start(machine)
+        with pytest.raises(TakenOver):
+            former.decide(lambda _: None)
