@@ -69,11 +69,16 @@ class Members:
     def leave(self, name: str) -> None:
         """Remove a node, if it is a member. The host guarantees that the node has ended.
 
+        An incarnation that joins after this call began stays.
+
         Raises:
             Busy, OutcomeUnknown: as `Cell.update`.
         """
+        seen: list[int | None] = []
+
         def left(before: Nodes | None) -> Nodes | None:
-            if before is None or name not in before.nodes:
+            seen.append(None if before is None else before.nodes.get(name))
+            if before is None or seen[-1] is None or seen[-1] != seen[0]:
                 return before
             return Nodes(before.epoch + 1, {each: life for each, life in before.nodes.items() if each != name})
 

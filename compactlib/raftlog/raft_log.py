@@ -586,7 +586,9 @@ class RaftLog(OwnedLog):
         with self._changing_snapshot():
             self._snapshots.require_above(index, self.state.index)
             row = self._written(self._held_at(index, alive), state, machine_version)
-            self._snapshots.write_checkpoint(row)
+            with self._guard.use():
+                self._require_open()
+                self._snapshots.write_checkpoint(row)
             self._tidy()
 
     def promote(self, index: int) -> SnapshotMeta:
@@ -708,6 +710,9 @@ class RaftLog(OwnedLog):
 
     def _shown(self, row: SnapshotMeta) -> None:
         with self._lock:
+            if self.is_closed:
+                # It may be removed, and the WAL's bound is that of the next log of this id.
+                return
             # An entry may have been truncated since the check.
             self._memory.skip_to(row.index)
             self._wal.smallest_live[self._log_id] = row.smallest_live_index
@@ -716,7 +721,10 @@ class RaftLog(OwnedLog):
 
     def _tidy(self) -> None:
         try:
-            self._snapshots.tidy(self._own.row)
+            # `close` waits for this use: afterwards the files are a later owner's.
+            with self._guard.use():
+                if self._guard.is_open:
+                    self._snapshots.tidy(self._own.row)
         except StorageError as error:
             # The next snapshot, or the next opening, removes them.
             self._observer.event("raftlog_unreclaimed", error=str(error))
@@ -871,6 +879,8 @@ class RaftLog(OwnedLog):
                     self._undone_if_refused(self._own.append_run, first, slab.term, part.payloads)
         self._undone_if_refused(self._own.sync)
         with self._lock:
+            # Not from memory that belongs to the next log already.
+            self._require_open()
             self._memory.release(last)
         return True
 

@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 MAX_CHECKPOINTS = 10
 _PIECE_BYTES = 1 << 20
 _RECEIVED = 1 << 31
-"""Attempts of received snapshots have this bit; those of own snapshots count from 1."""
+"""Attempts of received snapshots have this bit; those of own snapshots are drawn below it."""
 _INCOMING = "incoming.state"
 _NAME = re.compile(r"([0-9]{20})-([0-9]{20})-([0-9]+)\.(state|entries|incoming\.state|checkpoint(?:\.tmp)?)")
 
@@ -196,9 +196,9 @@ class Snapshots:
 
     def write(self, row: SnapshotMeta, state: Iterable[Buffer], machine_version: int) -> SnapshotMeta:
         """Write a state durably, read it back, and return the row that names it, which the caller commits."""
-        attempts = [of.attempt for of, _ in self._found() if of.attempt < _RECEIVED]
+        # Of this call alone: one that fails after the log was closed removes no file of a later owner.
         of = SnapshotManifest(index=row.index, term=row.term, machine_version=machine_version,
-                              attempt=max(attempts, default=0) + 1)
+                              attempt=int.from_bytes(os.urandom(4), "little") >> 1 | 1)
         path = self._path(of, "state")
         with removed_on_failure(self._files, path):
             with contextlib.closing(self._files.create(path)) as out:
@@ -467,10 +467,11 @@ class Incoming:
     def discard(self) -> None:
         """Close and remove the files; not after `close`, when the log's row may name them."""
         if self.is_open:
-            self.close()
             for path in (self._entries_path, self._incoming_path, self._state_path):
                 if look_at(path) is not None:
                     self._files.unlink(path)
+            # Last: from then on the next transfer may have files of the same names.
+            self.close()
 
 
 def _opened(files: Files, path: str, size: int) -> OutFile:

@@ -246,6 +246,8 @@ class RaftLogStore(Closing):
 
     def _opened(self, log_id: str) -> RaftLog:
         """The log, created or opened again if it is not open. Durable before the WAL names it."""
+        # A flush goes on to the next log after a close.
+        self._guard.require_open()
         log = self._logs.get(log_id)
         if log is None or log.is_closed:
             if log is None:
@@ -289,6 +291,8 @@ class RaftLogStore(Closing):
             self.flush()
             if log is not None:
                 log._close_alone()
+            # After a close the folder is a later owner's.
+            self._guard.require_open()
             if look_at(self._log_folder(_REMOVED_PREFIX + log_id)) is not None:
                 # Of an earlier log of this id.
                 self._finish_removals()

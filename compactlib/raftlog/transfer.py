@@ -486,7 +486,7 @@ class _Receiver:
             is_wrong = (error.by_peer and offset > 0 and not resumed_at if isinstance(error, TransferRefused)
                         else not isinstance(error, FrameDamaged))
             if is_wrong:
-                with contextlib.suppress(StorageError):
+                with contextlib.suppress(StorageError), self.log._guard.use():
                     incoming.discard()
             raise
         finally:

@@ -59,7 +59,8 @@ class RangeFiles:
         if held is not None and not isinstance(held, MetaRange):
             return held
         path = self.path_of_range(entry.range_id)
-        rows = self._decode(self._fetched(entry, path), entry.range_id, path)
+        with self._uncached_if_damaged(entry.range_id):
+            rows = self._decode(self._fetched(entry, path), entry.range_id, path)
         if (len(rows), rows.key(0), rows.key(len(rows) - 1)) != (entry.count, entry.min_key, entry.max_key):
             raise CorruptData(path=path, offset=0, expected=f"{entry.count} records as the metarange says",
                               found=f"{len(rows)} records, or other first and last keys")
@@ -83,6 +84,15 @@ class RangeFiles:
         if isinstance(self.objects, CachedObjects):
             self.objects.forget(self.path_of_range(RangeId(id_)))
             self.objects.forget(self.path_of_metarange(MetaRangeId(id_)))
+
+    @contextlib.contextmanager
+    def _uncached_if_damaged(self, id_: str) -> Iterator[None]:
+        """Drop damaged bytes from the caches: the file may be put back."""
+        try:
+            yield
+        except CorruptData:
+            self.forget(id_)
+            raise
 
     def _decode(self, data: bytes, range_id: RangeId, path: str) -> Rows:
         own, found = self.range_format, self._format_of(data, path)
@@ -125,7 +135,8 @@ class RangeFiles:
             data = self.objects.get(path)
         except ObjectNotFound:
             raise MetaRangeNotFound(metarange_id=metarange_id, path=path) from None
-        found = MetaRange.decode(data, metarange_id, path)
+        with self._uncached_if_damaged(metarange_id):
+            found = MetaRange.decode(data, metarange_id, path)
         self._cache.put(metarange_id, found, len(data))
         return found
 
@@ -145,6 +156,8 @@ class RangeFiles:
             self.objects.create(path, data)
         except ObjectExists:
             self.mark_reuse(id_)
+            # The file decides, not a copy of it that was cached before.
+            self.forget(id_)
             # If it was deleted since, `confirm` raises.
             with contextlib.suppress(ObjectNotFound, Unsupported):
                 try:

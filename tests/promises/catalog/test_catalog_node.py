@@ -115,6 +115,20 @@ def test_each_life_has_its_own_incarnation() -> None:
     assert members.read()[0].nodes == {NodeId("A", 5), NodeId("B", 2)}
 
 
+def test_node_that_joins_while_its_earlier_life_leaves_stays() -> None:
+    store, again = MemoryStore(), list[NodeId]()
+    members = Members(store)
+    members.join("A")
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if request.kind == "set_if" and not again:
+            again.append(members.join("A"))
+        return act()
+
+    Members(StoreInFront(store, step)).leave("A")
+    assert members.read()[0].nodes == set(again)
+
+
 def test_node_whose_clock_is_behind_the_log_is_not_admitted() -> None:
     store = MemoryStore()
     ahead = node_on(store, ManualClock(5000.0))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +19,7 @@ from compactlib.errors import Closed, StorageError, Unsupported
 from compactlib.raftlog import Entry, LogOptions, RaftLog, RaftLogStore, SegmentLog, StoreOptions, raft_log
 from compactlib.raftlog.memtable import Memtable
 from compactlib.raftlog.segment.segments import Segments
+from compactlib.raftlog.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.snapshots import read_sealed
 from compactlib.testing import FilesInFront, Request
 from tests.harness.interruptions import interruptions
@@ -201,3 +203,47 @@ def test_file_system_without_links_is_named_when_a_log_is_made(call: str, tmp_pa
     monkeypatch.undo()
     with SegmentLog(tmp_path / "log") as log:
         log.append([(1, 1, b"entry")])
+
+
+def test_snapshot_of_a_removed_log_bounds_no_wal_of_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log is removed behind its switch, and the next log of its id is made."""
+    shown = RaftLog._shown  # noqa: SLF001 - the removal comes before it
+
+    def removed_before(self: RaftLog, row: SnapshotMeta) -> None:
+        monkeypatch.undo()
+        store.remove("a")
+        store.log("a")
+        shown(self, row)
+
+    monkeypatch.setattr(RaftLog, "_shown", removed_before)
+    with RaftLogStore(tmp_path / "store", StoreOptions(background=False)) as store:
+        store.log("a").append([(index, 1, b"first") for index in range(1, 11)])
+        store.log("a").snapshot(10, ())
+        store.log("a").append([(1, 1, b"next")])
+        store.sync()
+        shutil.copytree(tmp_path / "store", tmp_path / "crashed")
+    with RaftLogStore(tmp_path / "crashed", StoreOptions(background=False)) as store:
+        assert list(store.log("a").entries()) == [Entry(1, 1, b"next")]
+
+
+def test_flush_of_a_log_that_was_closed_drops_nothing_of_the_next(tmp_path: Path,
+                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log is closed and opened again behind the sync; as an installation flushes, without the store's lock."""
+    changed = RaftLog._undone_if_refused  # noqa: SLF001 - the close comes behind it
+
+    def closed_behind(self: RaftLog, change: Callable[..., object], *arguments: object) -> None:
+        changed(self, change, *arguments)
+        if not arguments:
+            monkeypatch.undo()
+            log.close()
+            store.log("a").append_entries(4, 1, [(5, 2, b"second")])
+
+    monkeypatch.setattr(RaftLog, "_undone_if_refused", closed_behind)
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        log = store.log("a")
+        log.append([(index, 1, b"first") for index in range(1, 11)])
+        log.sync()
+        with pytest.raises(Closed):
+            log._flush_tables()  # noqa: SLF001
+        store.flush()
+        assert store.log("a").read(5) == Entry(5, 2, b"second")
