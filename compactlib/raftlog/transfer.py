@@ -363,7 +363,8 @@ def _sending(log: RaftLog, term: int, chunk_bytes: int) -> Side:
             return TransferRefused(reason=reason, detail=detail, index=row.index, term=term, last_applied=last_applied)
 
         try:
-            yield encode(Offer(term, state.manifest, log.log_id))
+            # The follower names its files itself: 1 says that there is a state.
+            yield encode(Offer(term, attrs.evolve(state.manifest, attempt=1), log.log_id))
             accept = _expected((yield b""), Accept, index=row.index)
             last_applied = previous = accept.last_applied
             kept_from = log.state.kept_from  # a newer snapshot may have removed entries since the offer
