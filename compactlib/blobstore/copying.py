@@ -96,16 +96,12 @@ def _copied(source: Reading, copy: BlobStore, budget: Budget) -> StoreCopy:
     # Of one moment: a PUT that arrives later must not hide the DELETE of a PUT that was copied before.
     contents = source._contents().frozen()
     for entry in records_after(contents, 0):
-        put = newest = _put_in(contents, entry.id)
+        put = _put_in(contents, entry.id)
         content = b""
         if entry.kind == RecordKind.PUT:
             found = None
             if put is not None and put.sequence == entry.sequence:
-                # Another PUT may have replaced it, or replaces it while it is read: that one is copied instead.
-                while found is None or newest not in (None, entry):
-                    entry = newest or entry
-                    found = source.get(entry.id, _EVERYTHING)
-                    newest = _put_in(source._contents(), entry.id)
+                entry, found = _newest(source, entry)
             if not isinstance(found, Blob) or round(found.info.put_at * 1000) != entry.op_time_ms:
                 left_out += 1
                 continue
@@ -121,6 +117,16 @@ def _copied(source: Reading, copy: BlobStore, budget: Budget) -> StoreCopy:
         records += 1
         size += entry.size
     return StoreCopy(records, size, left_out)
+
+
+def _newest(source: Reading, put: IndexEntry) -> tuple[IndexEntry, object]:
+    """Read the blob of a PUT; return the answer, and the PUT that has replaced this one meanwhile, if there is one."""
+    while True:
+        found = source.get(put.id, _EVERYTHING)
+        newest = _put_in(source._contents(), put.id)
+        if newest is None or newest == put:
+            return put, found
+        put = newest
 
 
 def _put_in(contents: LogContents, blob_id: bytes) -> IndexEntry | None:

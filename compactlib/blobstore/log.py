@@ -270,7 +270,7 @@ class Log:
 
     def layout(self) -> Layout:
         """Return which segments of the folder are the log."""
-        with self.guard.lock:  # the list names no segment that is begun behind the listing
+        with self.guard.lock:  # no segment is begun between the two reads
             present = set(filter(None, map(segment_of_log_file, list_folder(self.folder))))
             return lay_out(self.folder, self.lists.known, present)
 

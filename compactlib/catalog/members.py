@@ -74,12 +74,13 @@ class Members:
         Raises:
             Busy, OutcomeUnknown: as `Cell.update`.
         """
-        seen: list[int | None] = []
+        lives: list[int | None] = []
 
         def left(before: Nodes | None) -> Nodes | None:
-            seen.append(None if before is None else before.nodes.get(name))
-            if before is None or seen[-1] is None or seen[-1] != seen[0]:
+            life = None if before is None else before.nodes.get(name)
+            lives.append(life)
+            if before is None or life is None or life != lives[0]:
                 return before
-            return Nodes(before.epoch + 1, {each: life for each, life in before.nodes.items() if each != name})
+            return Nodes(before.epoch + 1, {each: other for each, other in before.nodes.items() if each != name})
 
         self._cell.update(left, operation=f"leaving of node {name!r}", may_repeat=True)

@@ -121,7 +121,7 @@ class KVLog(Closing):
     def _replaced_by(self, owner: Owner | None) -> TakenOver:
         self._taken_over = TakenOver(place=self._guard.name, term=self._term,
                                      first_index=0 if owner is None else owner.first_index)
-        self._guard.undone()  # the start: later calls raise this error too
+        self._guard.undone()  # ends a start, so that later calls raise this error too
         return self._taken_over
 
     def start(self, machine: CommandMachine) -> None:

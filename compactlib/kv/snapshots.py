@@ -62,7 +62,7 @@ class SnapshotHead:
 
     @property
     def order(self) -> bytes:
-        """The prefix of the keys of the chunks of all snapshots of its term and index, ordered by these."""
+        """The prefix of the chunk keys of every snapshot of its term and index; prefixes ascend by these."""
         return b"%s%016x/%016x/" % (_CHUNKS, self.term, self.index)
 
     def chunk_keys(self) -> list[bytes]:

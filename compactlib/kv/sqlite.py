@@ -128,8 +128,8 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
                              f"the store before the fork")
         _opened[id(self)] = self
         # Without a `-wal` no process has the file open. `immutable` keeps SQLite from creating one.
-        found = _version_of(self._path)
-        self._unchanging = found if read_only and not os.path.exists(f"{self._path}-wal") else None
+        version = _version_of(self._path) if read_only else None
+        self._unchanging = None if os.path.exists(f"{self._path}-wal") else version
         with closed_on_failure(self):
             self._set_up(create=create and not read_only)
         # An overlay file system may replace the file when it is opened for writing.

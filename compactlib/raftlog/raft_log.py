@@ -711,7 +711,7 @@ class RaftLog(OwnedLog):
     def _shown(self, row: SnapshotMeta) -> None:
         with self._lock:
             if self.is_closed:
-                # It may be removed, and the WAL's bound is that of the next log of this id.
+                # It may have been removed: the bound in the WAL is that of the next log of this id.
                 return
             # An entry may have been truncated since the check.
             self._memory.skip_to(row.index)
@@ -879,7 +879,7 @@ class RaftLog(OwnedLog):
                     self._undone_if_refused(self._own.append_run, first, slab.term, part.payloads)
         self._undone_if_refused(self._own.sync)
         with self._lock:
-            # Not from memory that belongs to the next log already.
+            # The memory of a closed log belongs to the next log of this id.
             self._require_open()
             self._memory.release(last)
         return True

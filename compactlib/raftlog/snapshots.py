@@ -198,7 +198,7 @@ class Snapshots:
         """Write a state durably, read it back, and return the row that names it, which the caller commits."""
         # Of this call alone: one that fails after the log was closed removes no file of a later owner.
         of = SnapshotManifest(index=row.index, term=row.term, machine_version=machine_version,
-                              attempt=int.from_bytes(os.urandom(4), "little") >> 1 | 1)
+                              attempt=1 + int.from_bytes(os.urandom(4), "little") % (_RECEIVED - 1))
         path = self._path(of, "state")
         with removed_on_failure(self._files, path):
             with contextlib.closing(self._files.create(path)) as out:

@@ -246,7 +246,7 @@ class RaftLogStore(Closing):
 
     def _opened(self, log_id: str) -> RaftLog:
         """The log, created or opened again if it is not open. Durable before the WAL names it."""
-        # A flush goes on to the next log after a close.
+        # A flush that a close has overtaken opens no further log.
         self._guard.require_open()
         log = self._logs.get(log_id)
         if log is None or log.is_closed:

@@ -174,9 +174,6 @@ class _LogPart:
     size_bytes: int
     snapshot: SnapshotMeta
 
-    def stale(self) -> Stale:
-        return _stale(self.folder, self.indexes)
-
 
 class LogTable(_Table):
     """The entries of a raft log; see `register`."""
@@ -228,19 +225,19 @@ class LogTable(_Table):
         try:
             reader = open_segment(part.folder, number, newest=part.newest)
         except NotFound as error:
-            raise part.stale() from error
+            raise _stale(part.folder, part.indexes) from error
         with reader:
             index, found, place = reader.index, os.fstat(reader.fileno()), reader.index.find(last)
             if (found.st_ino != part.inode or (found.st_size != part.size_bytes and not part.newest)
                     or part.last_term not in (None, index.terms[place] if place >= 0 else None)):
-                raise part.stale()
+                raise _stale(part.folder, part.indexes)
             positions = index.positions_between(first, last)
             indexes, terms, offsets, lengths = (column[positions.start:positions.stop] for column in index.columns[:4])
             if missing := state.live.between(first, last) - IndexSet.from_sorted(indexes):
                 with LogReader(part.folder) as log:
                     # It may have been compacted between the reads of the list and of its inode.
                     if missing - log.state.live:
-                        raise part.stale()
+                        raise _stale(part.folder, part.indexes)
                 raise _missing(f"segment {number} does not hold {len(missing)} entries from {first} to {last} that "
                                "are live", missing)
             answers = reader.answers_at(positions) if self._payloads else repeat(None)
@@ -255,14 +252,14 @@ class LogTable(_Table):
         state = part.snapshot
         with LogReader(part.folder) as log:
             if log.state.index > state.index:
-                raise part.stale()
+                raise _stale(part.folder, part.indexes)
             for answer in log.read_many(list(part.indexes)):
                 if isinstance(answer, DamagedEntry):
                     raise answer.error
                 if not isinstance(answer, Entry) or (answer.index == part.indexes.last
                                                      and answer.term != (part.last_term or answer.term)):
                     # Truncated, or dead by a newer snapshot, since the plan.
-                    raise part.stale()
+                    raise _stale(part.folder, part.indexes)
                 yield (None, answer.index, answer.term, None, len(answer.payload),
                        answer.index > state.index or state.live.holds(answer.index), answer.payload)
 

@@ -214,7 +214,8 @@ def open_segment(folder: StrPath, number: int, *, newest: bool = False) -> Segme
             # A compaction has replaced it by a link between the two calls.
             return open_segment(folder, number)
         # Its link to the merged segment may have been removed since it was opened.
-        if os.path.lexists(path) if isinstance(error, CorruptData) else error.errno != errno.ENOENT:
+        is_there = os.path.lexists(path) if isinstance(error, CorruptData) else error.errno != errno.ENOENT
+        if is_there:
             raise
         raise NotFound(f"segment {path} was removed; read the entry again") from error
 

@@ -196,7 +196,7 @@ class _Changes:
         return taken
 
     def has_any(self, above: bytes, up_to: bytes) -> bool:
-        """Whether a change in memory has a key in this range."""
+        """Whether a change in memory has a key > `above` and <= `up_to`."""
         keys = self._batch.keys
         return bisect_right(keys, above, self._at) < bisect_right(keys, up_to, self._at)
 
