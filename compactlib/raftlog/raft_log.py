@@ -589,7 +589,7 @@ class RaftLog(OwnedLog):
             with self._guard.use():
                 self._require_open()
                 self._snapshots.write_checkpoint(row)
-            self._tidy()
+                self._tidy()
 
     def promote(self, index: int) -> SnapshotMeta:
         """Make the newest checkpoint at or below `index` the snapshot in force. Returns the row.
@@ -696,23 +696,27 @@ class RaftLog(OwnedLog):
         with self._guard.lock:
             self._guard.require_open()
             self._snapshots.make_folder()
-        return self._snapshots.write(row, state, machine_version)
+        try:
+            return self._snapshots.write(row, state, machine_version)
+        except SnapshotLost:
+            # The next owner of a closed log has removed the file.
+            self._require_open()
+            raise
 
     def _switch_to(self, row: SnapshotMeta) -> None:
         """Make a row the log's row; its state is durable."""
-        try:
-            self._record_state(row)
-        except StorageError:
-            if self._guard.is_open:
-                self._tidy()
-            raise
-        self._shown(row)
+        with self._guard.use():
+            self._require_open()
+            try:
+                self._record_state(row)
+            except StorageError:
+                if self._guard.is_open:
+                    self._tidy()
+                raise
+            self._shown(row)
 
     def _shown(self, row: SnapshotMeta) -> None:
         with self._lock:
-            if self.is_closed:
-                # It may have been removed: the bound in the WAL is that of the next log of this id.
-                return
             # An entry may have been truncated since the check.
             self._memory.skip_to(row.index)
             self._wal.smallest_live[self._log_id] = row.smallest_live_index
@@ -721,10 +725,7 @@ class RaftLog(OwnedLog):
 
     def _tidy(self) -> None:
         try:
-            # `close` waits for this use: afterwards the files are a later owner's.
-            with self._guard.use():
-                if self._guard.is_open:
-                    self._snapshots.tidy(self._own.row)
+            self._snapshots.tidy(self._own.row)
         except StorageError as error:
             # The next snapshot, or the next opening, removes them.
             self._observer.event("raftlog_unreclaimed", error=str(error))
@@ -763,7 +764,8 @@ class RaftLog(OwnedLog):
             StorageError, Closed: nothing was changed; or the log is closed, and opening it finishes the installation.
         """
         row = attrs.evolve(incoming.row, live=live)
-        with self._changing_snapshot():
+        with self._changing_snapshot(), self._guard.use():
+            self._require_open()
             if row.index <= self.state.index:
                 raise _not_newer(row.index, self.state.index)
             self._wal.sync(self._memory.ticket)
@@ -775,13 +777,10 @@ class RaftLog(OwnedLog):
                 after = self._agreed_with(incoming)
                 if self._own.last_index > after:
                     self._own.prepare_truncation()
+                # The state that has arrived keeps its name for the next transfer.
+                self._require_open()
                 incoming.seal(after)
-                try:
-                    self._write_row(row)
-                except StorageError:
-                    if not self._guard.is_open:
-                        incoming.close()
-                    raise
+                self._write_row(row)
                 try:
                     incoming.close()
                     self._take_received(row)
@@ -879,8 +878,6 @@ class RaftLog(OwnedLog):
                     self._undone_if_refused(self._own.append_run, first, slab.term, part.payloads)
         self._undone_if_refused(self._own.sync)
         with self._lock:
-            # The memory of a closed log belongs to the next log of this id.
-            self._require_open()
             self._memory.release(last)
         return True
 
@@ -995,8 +992,6 @@ class RaftLog(OwnedLog):
 
     def _let_go(self) -> None:
         """Release pins and files without a sync."""
-        if self._incoming is not None:
-            self._incoming.is_open = False
         for pin in list(self._own.pins):
             pin.release()
         self._guard.release()

@@ -401,8 +401,7 @@ class Incoming:
     Attributes:
         row: the snapshot, without its live set.
         state_bytes: size of the state that an earlier transfer has left.
-        is_open: whether it is still being received; a log that is closed clears it, since the files may belong to the
-            next transfer then.
+        is_open: whether it is still being received.
     """
 
     def __init__(self, files: Files, folder: str, manifest: SnapshotManifest) -> None:
@@ -422,12 +421,10 @@ class Incoming:
 
     def write(self, offset: int, data: bytes) -> None:
         """Write a piece of the state at its offset; not durable."""
-        self._require_open()
         self._state.write_at(offset, [data])
 
     def write_frame(self, frame: Frame) -> None:
         """Append a frame of live entries; not durable."""
-        self._require_open()
         self._entries_bytes += self._entries.write_at(self._entries_bytes, frame.encode(0, 0, 0))
 
     def frames(self) -> Iterator[Frame]:
@@ -447,16 +444,10 @@ class Incoming:
 
     def seal(self, cut_after: int) -> None:
         """Put the truncation that precedes the live entries before them; both files are durable then."""
-        self._require_open()
-        # First: if the log was closed, the state under its first name is of the next transfer.
         self._entries.write_at(0, cut_frame(cut_after).encode(0, self._entries_bytes, 0))
         self._entries.sync()
         self._files.rename(self._incoming_path, self._state_path)
         self._files.sync_folder(os.path.dirname(self._entries_path))
-
-    def _require_open(self) -> None:
-        if not self.is_open:
-            raise Closed(f"snapshot {self.manifest.index} is not being received any more; receive it again")
 
     def close(self) -> None:
         """Close the files, and leave the state for a retry. Idempotent."""

@@ -11,7 +11,9 @@ Entries are written to the WAL and to memtables first. A WAL file that exceeds i
 the memtables of all logs were written to segments.
 
 A failure in a log closes that log alone, and `log` opens it again; a failure in the WAL closes the store. `_changing`
-is held while logs are opened, flushed or removed; it is taken before any lock of a log.
+is held while logs are opened, flushed or removed; it is taken before any lock of a log. These calls hold `use()` of the
+store's guard too, and switches of a log's snapshot that of the log's: `close` waits for them, so that none changes a
+file of the next owner.
 """
 
 from __future__ import annotations
@@ -221,7 +223,8 @@ class RaftLogStore(Closing):
             CorruptData, Unsupported, NotALog: the log could not be opened with the store, see `RaftLogStore`; or its
                 folder is that of another log.
             InvalidInput: not a valid id.
-            Busy: it is closed, and called from its own worker; or a worker of it has not ended in 30 seconds.
+            Busy: it is closed, and called from its own worker or from within its own work; or that has not ended in 30
+                seconds.
             StorageError: the disk refused.
             Closed: the store was closed, or closed itself.
         """
@@ -233,7 +236,7 @@ class RaftLogStore(Closing):
             # Before `_changing` is held: a worker may flush the store.
             found._require_outside()
             found._stop_workers()
-        with self._changing:
+        with self._guard.use(), self._changing:
             self._guard.require_open()
             if log_id in self._damaged:
                 raise self._damaged[log_id].with_traceback(None)
@@ -246,7 +249,7 @@ class RaftLogStore(Closing):
 
     def _opened(self, log_id: str) -> RaftLog:
         """The log, created or opened again if it is not open. Durable before the WAL names it."""
-        # A flush that a close has overtaken opens no further log.
+        # A flush opens no log again that `close` has closed.
         self._guard.require_open()
         log = self._logs.get(log_id)
         if log is None or log.is_closed:
@@ -281,18 +284,17 @@ class RaftLogStore(Closing):
             with contextlib.suppress(Closed):
                 found._guard.wait_for_runs()
         path = self._log_folder(log_id)
-        with self._changing, contextlib.ExitStack() as held:
+        with self._guard.use(), self._changing:
             is_damaged = log_id in self._damaged
             log = None if is_damaged else self.log(log_id, create=False)
-            if log is not None:
+            if log is None:
+                self.flush()
+            else:
                 # Nothing is appended between the flush and the removal.
-                held.enter_context(log._files_lock)
-                held.enter_context(log._lock)
-            self.flush()
-            if log is not None:
+                with log._files_lock, log._lock:
+                    self.flush()
+                    log._guard.close()
                 log._close_alone()
-            # After a close the folder is a later owner's.
-            self._guard.require_open()
             if look_at(self._log_folder(_REMOVED_PREFIX + log_id)) is not None:
                 # Of an earlier log of this id.
                 self._finish_removals()
@@ -343,7 +345,7 @@ class RaftLogStore(Closing):
         """
         self._guard.require_open()
         refused: CompactlibError | None = None
-        with self._changing:
+        with self._guard.use(), self._changing:
             if not self._wal.closed_files:
                 return
             # Read before the first flush: the entries of these files are in the memtables by then.
@@ -427,10 +429,12 @@ class RaftLogStore(Closing):
         """Sync, cancel compactions and wait for their end, and close all logs. Idempotent.
 
         Raises:
-            Busy: called from within a compaction or a worker of a log, or from the thread of the store; nothing was
-                done. Or one of them has not ended in time: its log is closed when it ends, call again.
+            Busy: called from within a compaction or a flush (by an observer, for example), from a worker of a log, or
+                from the thread of the store; nothing was done. Or one of them has not ended in time: its log is closed
+                when it ends, call again.
             StorageError: the disk refused the last sync; everything is closed nevertheless.
         """
+        self._guard.require_outside()
         logs = list(self._logs.values())
         for log in logs:
             log._require_outside()

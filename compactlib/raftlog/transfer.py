@@ -479,7 +479,9 @@ class _Receiver:
             yield from self._take_entries(iter(needed), needed.count, incoming)
             while offset < manifest.state_bytes:
                 part = yield from self._next_piece(State, offset, manifest.state_bytes)
-                incoming.write(offset, part)
+                with self.log._guard.use():
+                    self.log._require_open()
+                    incoming.write(offset, part)
                 offset += len(part)
             self.log._install(incoming, live)
         except (CorruptData, StorageError, TransferRefused) as error:
@@ -488,7 +490,9 @@ class _Receiver:
                         else not isinstance(error, FrameDamaged))
             if is_wrong:
                 with contextlib.suppress(StorageError), self.log._guard.use():
-                    incoming.discard()
+                    # The row of a closed log may name the files, and the next transfer may have them.
+                    if not self.log.is_closed:
+                        incoming.discard()
             raise
         finally:
             incoming.close()
@@ -507,7 +511,9 @@ class _Receiver:
                                    found=f"entries after {before}: {indexes[:3]}, …")
             if any(of > term for _, of in found):
                 raise FrameDamaged(expected=f"entries of terms up to {term}", found="a higher one")
-            incoming.write_frame(frame)
+            with self.log._guard.use():
+                self.log._require_open()
+                incoming.write_frame(frame)
             previous, count = indexes[-1], count - len(indexes)
 
     def _next_piece(self, kind: type[Live | State], offset: int, end: int) -> Talk[bytes]:

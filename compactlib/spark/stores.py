@@ -54,7 +54,8 @@ def plan_many(names: Iterable[str], plan: Callable[[str], Plan], *, threads: int
     Args:
         names: the stores, without duplicates.
         plan: opens a reader of the named store and returns its plan; its exception makes the store's row `failed`.
-        threads: how many stores are read at once.
+        threads: how many stores are read at once. One is the fastest on a local disk; more of them wait together for a
+            slow one, such as a network file system.
     """
     def row(name: str) -> dict[str, Any]:
         try:

@@ -1,128 +1,194 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a store has begun before it was closed removes nothing of the next owner of its folder."""
+"""No call changes a file of a folder after `close`: the next owner, of the store or of one log, has it for itself."""
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
+from threading import get_ident
+from types import FrameType
 from typing import Any
 
 import pytest
 
-from compactlib.errors import Closed
-from compactlib.raftlog import LogOptions, RaftLog, RaftLogStore, StoreOptions
-from compactlib.service import PeriodicService
+import compactlib
+from compactlib.errors import BudgetSpent, Busy, Closed, CompactionFailed, CompactlibError
+from compactlib.raftlog import Entry, LogOptions, RaftLog, RaftLogStore, SeedPolicy, StoreOptions
 from compactlib.testing import FilesInFront, Request
+from tests.harness.effort import Effort
+from tests.harness.snapshot_line import transfer
+from tests.promises.raftlog.test_raftlog_received_snapshots import leader
+
+LIBRARY = str(Path(compactlib.__file__).parent)
+CALLS: dict[str, Callable[[RaftLog, RaftLogStore, Path], object]] = {
+    "log": lambda log, store, _: store.log("new"),
+    "remove": lambda log, store, _: store.remove("log"),
+    "flush": lambda log, store, _: store.flush(),
+    "append": lambda log, store, _: appended(log),
+    "reset": lambda log, store, _: log.reset(9),
+    "append_entries": lambda log, store, _: log.append_entries(9, 1, [(10, 2, b"second")]),
+    "snapshot": lambda log, store, _: log.snapshot(12, (3,), [b"state"]),
+    "checkpoint": lambda log, store, _: log.checkpoint(12, (3,), [b"state"]),
+    "promote": lambda log, store, _: log.promote(8),
+    "record_hard_state": lambda log, store, _: log.record_hard_state(7, "me"),
+    "compact": lambda log, store, _: log.compact(policy=SeedPolicy()),
+    "receive": lambda log, store, scratch: received(log, scratch),
+}
 
 
-class AtWake(PeriodicService):
-    """A worker that calls the host when it is woken for the first time."""
-
-    def __init__(self, call: Callable[[], object], log: RaftLog) -> None:
-        super().__init__(lambda budget: None, name=f"a worker of {log.log_id}")
-        self._calls = [call]
-
-    def wake(self) -> None:
-        while self._calls:
-            self._calls.pop()()
+def appended(log: RaftLog) -> int:
+    log.append([(log.last_index + 1, 5, b"next")])
+    log.sync()
+    return log.last_index
 
 
-def store_of(folder: Path, *log_ids: str) -> RaftLogStore:
-    store = RaftLogStore(folder, StoreOptions(background=False))
-    for log_id in log_ids:
-        store.log(log_id).append([(index, 1, b"entry") for index in range(1, 21)])
+def close_store(store: RaftLogStore) -> int:
+    store.close()
+    with RaftLogStore(store.folder, StoreOptions(background=False)) as later:
+        return appended(later.log("log"))
+
+
+def close_log(store: RaftLogStore) -> int:
+    store.log("log").close()
+    return appended(store.log("log"))
+
+
+CLOSES = {"store": close_store, "log": close_log}
+"""Each closes, opens again, appends an entry durably, and returns its index."""
+
+
+def received(log: RaftLog, scratch: Path) -> None:
+    with leader(scratch) as of:
+        ended = transfer(of, log, applied=7)
+    if isinstance(ended.received, BaseException):
+        raise ended.received
+
+
+def prepared(folder: Path, files: FilesInFront) -> RaftLogStore:
+    """A store with a log that has a snapshot, a checkpoint, segments, entries in memory, and dead entries."""
+    store = RaftLogStore(folder, StoreOptions(log=LogOptions(files=files), background=False))
+    store.log("b").append([(1, 1, b"entry")])
+    log = store.log("log")
+    log.append([(index, 1, b"entry") for index in range(1, 7)])
+    store.flush()
+    log.end_segment()
+    log.append([(index, 1, b"entry") for index in range(7, 11)])
+    store.flush()
+    log.snapshot(7, (3,), [b"earlier"])
+    log.checkpoint(8, (3,), [b"checkpoint"])
+    log.append([(index, 1, b"entry") for index in range(11, 21)])
+    store.sync()
     return store
 
 
-def state_in(store: RaftLogStore) -> bytes:
-    with store.log("a").open_state() as reader:
-        return b"".join(reader.pieces())
+class Closing:
+    """Counts the lines of the library in a call, and closes before a chosen one, in another thread.
+
+    The close ends there, or waits for the call; then the call goes on. Notes the steps that the call makes after it.
+    """
+
+    def __init__(self) -> None:
+        self.files = FilesInFront(self._step)
+        self.lines = 0
+        self.late: list[Request] = []
+        self.closed: Future[int] | None = None
+
+    @contextlib.contextmanager
+    def before(self, line: int, close: Callable[[], int]) -> Iterator[None]:
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            if not frame.f_code.co_filename.startswith(LIBRARY) or get_ident() in own:
+                return None
+            if event == "line":
+                self.lines += 1
+                if self.lines == line:
+                    self.closed = other.submit(close)
+                    wait([self.closed], 0.02)
+            return trace
+
+        with ThreadPoolExecutor(1) as other:
+            own = {other.submit(get_ident).result()}
+            settrace_all_threads(trace)
+            try:
+                yield
+            finally:
+                settrace_all_threads(None)
+
+    def _step(self, request: Request, act: Callable[[], Any]) -> Any:
+        # A state has a name that no other owner uses, and its caller's iterator runs while it is written.
+        is_of_state = request.path.endswith((".state", "/snapshots")) and ".incoming." not in request.path
+        if not is_of_state and self.closed is not None and self.closed.done():
+            self.late.append(request)
+        return act()
 
 
-def test_snapshot_that_ends_after_a_close_removes_no_later_state(tmp_path: Path) -> None:
-    store, later = store_of(tmp_path, "a"), list[RaftLogStore]()
+def settrace_all_threads(trace: Any) -> None:
+    threading.settrace(trace)
+    sys.settrace(trace)
 
-    def hand_over() -> None:
+
+@pytest.mark.parametrize("closes", CLOSES)
+@pytest.mark.parametrize("call", CALLS)
+def test_no_call_changes_a_log_after_a_close(call: str, closes: str, tmp_path: Path, effort: Effort) -> None:
+    def closed_before(line: int) -> Closing:
+        folder, closing = tmp_path / str(line), Closing()
+        store = prepared(folder, closing.files)
+        log = store.log("log")
+        with (closing.before(line, lambda: CLOSES[closes](store)),
+              contextlib.suppress(Closed, BudgetSpent, CompactionFailed)):
+            CALLS[call](log, store, tmp_path / f"leader-{line}")
+        closed = closing.closed
+        index = None if closed is None else closed.result(60)
         store.close()
-        later.append(store_of(tmp_path))
-        later[0].log("a").snapshot(20, (), [b"later"])
+        assert closes == "log" or not closing.late, f"closed before line {line}"
+        with RaftLogStore(folder, StoreOptions(background=False)) as later:
+            later.audit()
+            found = list(later.log("log").entries())
+            if index is not None and (found or call != "remove"):
+                assert found[-1] == Entry(index, 5, b"next"), f"closed before line {line}"
+            begins = later.log("log").state.index + 1
+            whole = [entry.index for entry in found if entry.index >= begins]
+            assert whole == list(range(begins, begins + len(whole))), f"closed before line {line}"
+            assert later.log("b").last_index == 1
+        return closing
 
-    store.log("a").attach(partial(AtWake, hand_over))
-    store.log("a").snapshot(10, (), [b"earlier"])
-    with later[0]:
-        assert state_in(later[0]) == b"later"
+    lines = closed_before(0).lines
+    places = min(lines, effort(20, 1000))
+    for place in range(places):
+        closed_before(1 + (2 * place + 1) * lines // (2 * places))
 
 
 def test_snapshot_that_fails_after_a_close_removes_no_later_state(tmp_path: Path) -> None:
-    store, later = store_of(tmp_path, "a"), list[RaftLogStore]()
+    store, later = prepared(tmp_path, FilesInFront(lambda request, act: act())), list[RaftLogStore]()
 
     def state() -> Iterator[bytes]:
         yield b"earlier"
         store.close()
-        later.append(store_of(tmp_path))
-        later[0].log("a").snapshot(10, (), [b"later"])
+        later.append(RaftLogStore(tmp_path, StoreOptions(background=False)))
+        later[0].log("log").snapshot(12, (), [b"later"])
         raise RuntimeError("the machine failed")
 
     with pytest.raises(RuntimeError, match="the machine failed"):
-        store.log("a").snapshot(10, (), state())
-    with later[0]:
-        assert state_in(later[0]) == b"later"
+        store.log("log").snapshot(12, (), state())
+    with later[0], later[0].log("log").open_state() as reader:
+        assert b"".join(reader.pieces()) == b"later"
 
 
-def test_flush_that_outlives_a_close_removes_no_later_state(tmp_path: Path) -> None:
-    store, later = store_of(tmp_path, "b", "a"), list[RaftLogStore]()
-    is_written, has_flushed = threading.Event(), threading.Event()
+def test_close_from_within_a_flush_is_refused(tmp_path: Path) -> None:
+    stores, refusals = list[RaftLogStore](), list[CompactlibError]()
 
     def step(request: Request, act: Callable[[], Any]) -> Any:
-        if request.kind == "create" and request.path.endswith("SNAPSHOT.tmp") and list(tmp_path.rglob("*.state")):
-            is_written.set()
-            assert has_flushed.wait(60)
+        if stores and request.kind == "unlink" and request.path.endswith(".wal"):
+            with pytest.raises(Busy, match="from within its own work") as caught:
+                stores[0].close()
+            refusals.append(caught.value)
         return act()
 
-    def take() -> None:
-        later[0].log("a").snapshot(10, (), [b"later"])
-
-    def hand_over() -> None:
-        store.close()
-        later.append(RaftLogStore(tmp_path, StoreOptions(log=LogOptions(files=FilesInFront(step)), background=False)))
-        taking.start()
-        assert is_written.wait(60)
-
-    taking = threading.Thread(target=take)
-    store.log("b").attach(partial(AtWake, hand_over))
-    with pytest.raises(Closed):
+    with prepared(tmp_path, FilesInFront(step)) as store:
+        stores.append(store)
         store.flush()
-    has_flushed.set()
-    taking.join()
-    with later[0]:
-        assert state_in(later[0]) == b"later"
-
-
-class AtStop(PeriodicService):
-    """A worker that calls the host when it is stopped for the second time."""
-
-    def __init__(self, call: Callable[[], object], log: RaftLog) -> None:
-        super().__init__(lambda budget: None, name=f"a worker of {log.log_id}")
-        self._calls: list[Callable[[], object]] = [call, lambda: None]
-
-    def stop(self, *, wait_seconds: float = 30.0) -> None:
-        super().stop(wait_seconds=wait_seconds)
-        if self._calls:
-            self._calls.pop()()
-
-
-def test_removal_that_a_close_overtakes_removes_no_log_of_the_next_owner(tmp_path: Path) -> None:
-    store = store_of(tmp_path, "a")
-
-    def hand_over() -> None:
-        store.close()
-        with store_of(tmp_path) as later:
-            later.log("a").append([(21, 1, b"later")])
-
-    store.log("a").attach(partial(AtStop, hand_over))
-    with pytest.raises(Closed):
-        store.remove("a")
-    with store_of(tmp_path) as after:
-        assert after.log("a").last_index == 21
+        assert refusals
+        assert store.log("log").last_index == 20

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,22 +15,10 @@ from typing import Any
 import pytest
 
 from compactlib.errors import Closed, StorageError, Unsupported
-from compactlib.raftlog import Entry, LogOptions, RaftLog, RaftLogStore, SegmentLog, StoreOptions, raft_log
+from compactlib.raftlog import Entry, LogOptions, RaftLogStore, SegmentLog, StoreOptions
 from compactlib.raftlog.memtable import Memtable
-from compactlib.raftlog.segment.segments import Segments
-from compactlib.raftlog.snapshot_meta import SnapshotMeta
-from compactlib.raftlog.snapshots import read_sealed
 from compactlib.testing import FilesInFront, Request
 from tests.harness.interruptions import interruptions
-from tests.harness.snapshot_line import transfer
-from tests.promises.raftlog.test_raftlog_received_snapshots import (
-    LAST,
-    OPTIONS,
-    entry,
-    leader,
-    member,
-    require_snapshot,
-)
 from tests.promises.raftlog.test_raftlog_store_failures import refused
 
 
@@ -105,62 +92,6 @@ def test_log_is_opened_again_behind_an_append_to_the_closed_one(tmp_path: Path,
         assert list(store.log("a").entries()) == shown
 
 
-def test_truncation_of_a_log_that_was_closed_changes_nothing_in_the_next(tmp_path: Path,
-                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log is closed and opened again between the truncation's checks and its first change."""
-    prepare, opened = Segments.prepare_truncation, list[RaftLog]()
-
-    def closed_behind(self: Segments) -> None:
-        prepare(self)
-        other.submit(log.close).result(60)
-        opened.append(other.submit(store.log, "a").result(60))
-
-    options = StoreOptions(background=False)
-    with ThreadPoolExecutor(1) as other, RaftLogStore(tmp_path, options) as store:
-        log = store.log("a")
-        log.append([(index, 1, b"first") for index in range(1, 11)])
-        store.flush()
-        with monkeypatch.context() as patched:
-            patched.setattr(Segments, "prepare_truncation", closed_behind)
-            with pytest.raises(Closed):
-                log.reset(5)
-        (again,) = opened
-        again.append([(again.last_index + 1, 2, b"next")])
-        store.flush()
-        shown = list(again.entries())
-        assert [entry.index for entry in shown] == list(range(1, 12))
-    with RaftLogStore(tmp_path, options) as store:
-        assert list(store.log("a").entries()) == shown
-
-
-def test_installation_in_a_log_that_was_closed_changes_nothing_in_the_next(tmp_path: Path,
-                                                                           monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log is closed behind its switch, and opened again, which finishes the installation."""
-    opened: list[RaftLog] = []
-
-    def closed_behind(path: str) -> Any:
-        found = read_sealed(path)
-        if not opened:
-            opened.append(to)
-            with ThreadPoolExecutor(1) as other:
-                other.submit(to.close).result(60)
-                opened.append(other.submit(store.log, "log").result(60))
-                opened[1].append([entry(LAST + 1)])
-                opened[1].sync()
-        return found
-
-    monkeypatch.setattr(raft_log, "read_sealed", closed_behind)
-    (tmp_path / "follower").mkdir()
-    with leader(tmp_path / "leader") as of, RaftLogStore(tmp_path / "follower" / "log", OPTIONS) as store:
-        to = store.log("log")
-        assert isinstance(transfer(of, to).received, Closed)
-        require_snapshot(opened[1])
-        assert opened[1].last_index == LAST + 1
-    with member(tmp_path / "follower") as again:
-        require_snapshot(again)
-        assert again.read(LAST + 1) == entry(LAST + 1)
-
-
 # An interrupt between `open` and its `with` closes the file, with this warning.
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 def test_interrupt_at_any_place_of_an_opening_leaves_the_folders_free(tmp_path: Path) -> None:
@@ -203,47 +134,3 @@ def test_file_system_without_links_is_named_when_a_log_is_made(call: str, tmp_pa
     monkeypatch.undo()
     with SegmentLog(tmp_path / "log") as log:
         log.append([(1, 1, b"entry")])
-
-
-def test_snapshot_of_a_removed_log_bounds_no_wal_of_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log is removed behind its switch, and the next log of its id is made."""
-    shown = RaftLog._shown  # noqa: SLF001 - the removal comes before it
-
-    def removed_before(self: RaftLog, row: SnapshotMeta) -> None:
-        monkeypatch.undo()
-        store.remove("a")
-        store.log("a")
-        shown(self, row)
-
-    monkeypatch.setattr(RaftLog, "_shown", removed_before)
-    with RaftLogStore(tmp_path / "store", StoreOptions(background=False)) as store:
-        store.log("a").append([(index, 1, b"first") for index in range(1, 11)])
-        store.log("a").snapshot(10, ())
-        store.log("a").append([(1, 1, b"next")])
-        store.sync()
-        shutil.copytree(tmp_path / "store", tmp_path / "crashed")
-    with RaftLogStore(tmp_path / "crashed", StoreOptions(background=False)) as store:
-        assert list(store.log("a").entries()) == [Entry(1, 1, b"next")]
-
-
-def test_flush_of_a_log_that_was_closed_drops_nothing_of_the_next(tmp_path: Path,
-                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log is closed and opened again behind the sync; as an installation flushes, without the store's lock."""
-    changed = RaftLog._undone_if_refused  # noqa: SLF001 - the close comes behind it
-
-    def closed_behind(self: RaftLog, change: Callable[..., object], *arguments: object) -> None:
-        changed(self, change, *arguments)
-        if not arguments:
-            monkeypatch.undo()
-            log.close()
-            store.log("a").append_entries(4, 1, [(5, 2, b"second")])
-
-    monkeypatch.setattr(RaftLog, "_undone_if_refused", closed_behind)
-    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
-        log = store.log("a")
-        log.append([(index, 1, b"first") for index in range(1, 11)])
-        log.sync()
-        with pytest.raises(Closed):
-            log._flush_tables()  # noqa: SLF001
-        store.flush()
-        assert store.log("a").read(5) == Entry(5, 2, b"second")
