@@ -4,26 +4,20 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from threading import get_ident
-from types import FrameType
 from typing import Any
 
 import pytest
 
-import compactlib
 from compactlib.errors import BudgetSpent, Busy, Closed, CompactionFailed, CompactlibError
 from compactlib.raftlog import Entry, LogOptions, RaftLog, RaftLogStore, SeedPolicy, StoreOptions
 from compactlib.testing import FilesInFront, Request
+from tests.harness.closing import Closing
 from tests.harness.effort import Effort
 from tests.harness.snapshot_line import transfer
 from tests.promises.raftlog.test_raftlog_received_snapshots import leader
 
-LIBRARY = str(Path(compactlib.__file__).parent)
 CALLS: dict[str, Callable[[RaftLog, RaftLogStore, Path], object]] = {
     "log": lambda log, store, _: store.log("new"),
     "remove": lambda log, store, _: store.remove("log"),
@@ -85,56 +79,16 @@ def prepared(folder: Path, files: FilesInFront) -> RaftLogStore:
     return store
 
 
-class Closing:
-    """Counts the lines of the library in a call, and closes before a chosen one, in another thread.
-
-    The close ends there, or waits for the call; then the call goes on. Notes the steps that the call makes after it.
-    """
-
-    def __init__(self) -> None:
-        self.files = FilesInFront(self._step)
-        self.lines = 0
-        self.late: list[Request] = []
-        self.closed: Future[int] | None = None
-
-    @contextlib.contextmanager
-    def before(self, line: int, close: Callable[[], int]) -> Iterator[None]:
-        def trace(frame: FrameType, event: str, _: object) -> Any:
-            if not frame.f_code.co_filename.startswith(LIBRARY) or get_ident() in own:
-                return None
-            if event == "line":
-                self.lines += 1
-                if self.lines == line:
-                    self.closed = other.submit(close)
-                    wait([self.closed], 0.02)
-            return trace
-
-        with ThreadPoolExecutor(1) as other:
-            own = {other.submit(get_ident).result()}
-            settrace_all_threads(trace)
-            try:
-                yield
-            finally:
-                settrace_all_threads(None)
-
-    def _step(self, request: Request, act: Callable[[], Any]) -> Any:
-        # A state has a name that no other owner uses, and its caller's iterator runs while it is written.
-        is_of_state = request.path.endswith((".state", "/snapshots")) and ".incoming." not in request.path
-        if not is_of_state and self.closed is not None and self.closed.done():
-            self.late.append(request)
-        return act()
-
-
-def settrace_all_threads(trace: Any) -> None:
-    threading.settrace(trace)
-    sys.settrace(trace)
+def is_own(path: str) -> bool:
+    """Whether it is a state: it has a name that no other owner uses, and its caller's iterator runs meanwhile."""
+    return path.endswith((".state", "/snapshots")) and ".incoming." not in path
 
 
 @pytest.mark.parametrize("closes", CLOSES)
 @pytest.mark.parametrize("call", CALLS)
 def test_no_call_changes_a_log_after_a_close(call: str, closes: str, tmp_path: Path, effort: Effort) -> None:
     def closed_before(line: int) -> Closing:
-        folder, closing = tmp_path / str(line), Closing()
+        folder, closing = tmp_path / str(line), Closing(is_own)
         store = prepared(folder, closing.files)
         log = store.log("log")
         with (closing.before(line, lambda: CLOSES[closes](store)),
