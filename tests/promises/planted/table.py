@@ -258,6 +258,13 @@ MISTAKES: Sequence[Mistake] = (
         (HOLES + "test_lost_newest_segment_is_named_at_opening",),
         "Acknowledged entries are gone, and new ones get their indexes."),
     Mistake(
+        "opening-of-a-log-not-waited-for", "compactlib/raftlog/store.py",
+        "        with self._guard.use(), self._changing:\n            self._guard.require_open()\n",
+        "        with self._changing:\n            self._guard.require_open()\n",
+        ("tests/promises/raftlog/test_raftlog_former_owner.py::"
+         "test_no_call_changes_a_log_after_a_close[little-log-store]",),
+        "A store makes a log, or recovers one, in the folder of the next owner."),
+    Mistake(
         "log-of-a-store-opened-as-a-store", "compactlib/raftlog/store.py",
         "        require_no_store(self._folder)\n",
         "",
