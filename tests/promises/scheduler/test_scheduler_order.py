@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from compactlib.clock import ManualClock
@@ -140,6 +141,18 @@ def test_a_lease_of_a_leader_hours_ahead_is_shortened() -> None:
     assert sources(desk.take()) == []
     assert desk.scheduler.table().to_dicts()[0]["lease ends in"] == 15.0
     desk.clock.advance(15.5)
+    assert sources(desk.take()) == ["a"]
+
+
+@pytest.mark.parametrize("policy", [None, ByPriority()])
+def test_a_back_off_from_a_clock_that_was_ahead_ends(policy: AssignmentPolicy | None) -> None:
+    desk = Desk(policy)
+    desk.scheduler.configure(attrs.evolve(ONES, backoff_seconds=5.0))
+    desk.queue(block("a"))
+    answer = desk.take()
+    desk.clock.set_now(1e9)
+    desk.say(answer, JobStatus.FAILED)
+    desk.clock.set_now(1010.0)
     assert sources(desk.take()) == ["a"]
 
 
