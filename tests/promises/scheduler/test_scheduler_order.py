@@ -112,6 +112,14 @@ def test_the_smallest_job_is_first_unless_another_waits_too_long() -> None:
         assert sources(desk.take())[0] == first
 
 
+def test_a_job_from_a_clock_that_was_ahead_has_waited_too_long() -> None:
+    desk = Desk(SmallestFirst(max_wait_seconds=60.0))
+    desk.clock.set_now(1e9)
+    desk.queue(block("large", size_bytes=1000), block("small", size_bytes=10))
+    desk.clock.set_now(1010.0)
+    assert sources(desk.take()) == ["large"]
+
+
 class Broken:
     name = "broken"
 
