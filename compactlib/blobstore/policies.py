@@ -20,7 +20,7 @@ from typing import ClassVar, NamedTuple
 
 import attrs
 
-from compactlib.blobstore.store_clock import MAX_STEP_SECONDS
+from compactlib._steady_clock import MAX_STEP_SECONDS
 from compactlib.blobstore.view import (
     BlobChoice,
     BlobPolicy,

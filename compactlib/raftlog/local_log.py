@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from compactlib._closing import Closing, closed_on_failure
+from compactlib._steady_clock import SteadyClock
 from compactlib.commandlog.errors import NotStarted, OutOfStep
 from compactlib.commandlog.protocol import MAX_PAYLOAD_BYTES, Command, CommandMachine, require_outside_commands
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
@@ -58,7 +59,7 @@ class LocalLog(Closing):
             raise InvalidInput(f"first_index is {first_index}; a log begins at 1 or above")
         self._options = LogOptions() if options is None else options
         self._observer = Observers(self._options.observer)
-        self._clock = self._options.clock
+        self._clock = SteadyClock(self._options.clock)
         self._guard: Guard = Guard(f"the command log in {os.fspath(folder)}")
         self._writing = threading.Lock()
         self._machine: CommandMachine | None = None
