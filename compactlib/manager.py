@@ -331,12 +331,11 @@ class CompactionManager:
     def _take_turn(self, disk: str, budget: Budget) -> float | None:
         """Take the turn of the store that comes first; return in how many seconds the next may be due."""
         entries = [entry for entry in list(self._entries.values()) if entry.disk == disk]
-        for entry in entries:
-            self._note_room(entry)
+        have_capacity = [self._note_room(entry) for entry in entries]
         ready = [entry for entry in entries if self._is_due(entry)]
         if not ready:
             waits = [entry.due - self._clock.monotonic() for entry in entries if not entry.is_closed]
-            if self._low_fraction and any(hasattr(entry.store, "free_fraction") for entry in entries):
+            if any(have_capacity):
                 waits.append(_ROOM_SECONDS)
             wait = min(waits, default=_NEVER)
             return None if wait == _NEVER else max(0.0, wait)
@@ -350,13 +349,19 @@ class CompactionManager:
                 entry.budget = None
         return 0.0
 
-    def _note_room(self, entry: _Entry) -> None:
-        free: float | None = getattr(entry.store, "free_fraction", None) if self._low_fraction else None
+    def _note_room(self, entry: _Entry) -> bool:
+        """Request a compaction if the store is low on space; return whether its free space can be read."""
+        try:
+            free: float | None = getattr(entry.store, "free_fraction", None) if self._low_fraction else None
+        except Exception as error:  # of a store of the host
+            _LOGGER.warning("the free space of %r cannot be read: %r", entry.name, error, exc_info=error)
+            return False
         if free is None or free >= self._low_fraction:
             entry.low_at = None
         elif entry.low_at is None or free < entry.low_at:
             # A store that stays low after a compaction is compacted again only when it has less free space.
             entry.requested, entry.reclaims, entry.low_at = True, False, free
+        return free is not None
 
     def _work(self, entry: _Entry, service_budget: Budget) -> None:
         is_slice = entry.reclaims and not entry.requested

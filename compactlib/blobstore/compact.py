@@ -411,7 +411,7 @@ class Compactor:
 
 
 def run_many(every: Mapping[str, Steps], executor: Executor | None, clock: Clock, budget: Budget | None,
-             ) -> dict[str, BlobCompactionReport | CompactlibError]:
+             ) -> dict[str, BlobCompactionReport | Exception]:
     """Carry out compactions, the next step of all in one run of an executor; each compaction commits its own step.
 
     `budget` limits them together; without it, the budget of a single compaction counts.
@@ -420,7 +420,7 @@ def run_many(every: Mapping[str, Steps], executor: Executor | None, clock: Clock
         The report or the error of each, in the order in which they ended.
     """
     runner: Executor = LocalExecutor(clock=clock) if executor is None else executor
-    ended: dict[str, BlobCompactionReport | CompactlibError] = {}
+    ended: dict[str, BlobCompactionReport | Exception] = {}
     with contextlib.ExitStack() as stack:
         for steps in every.values():
             stack.callback(steps.close)
@@ -434,7 +434,7 @@ def run_many(every: Mapping[str, Steps], executor: Executor | None, clock: Clock
                 except StopIteration as end:
                     ended[name] = end.value
                     del active[name]
-                except CompactlibError as error:
+                except Exception as error:  # of the host's policy or fence, too
                     ended[name] = error
                     del active[name]
             wanted = [copying for copying in active.values() if copying is not None]

@@ -24,6 +24,7 @@ from typing import Any
 
 import attrs
 
+from compactlib._steady_clock import SteadyClock
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents, LogSegment
 from compactlib.blobstore.erasure import STATE_FILE
@@ -40,7 +41,6 @@ from compactlib.blobstore.names import (
 from compactlib.blobstore.records import IndexEntry, RecordFlag, encode_head, encode_trailer
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, Descriptor, Opened, OpenSegments, begin_segment
 from compactlib.blobstore.segment_list import FILE_NAME as LIST_FILE, Layout, SegmentListFile, Step, lay_out
-from compactlib.blobstore.store_clock import StoreClock
 from compactlib.errors import StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, OutFile, list_folder, look_at
@@ -60,7 +60,7 @@ class Log:
     files: Files
     folder: str
     config: BlobStoreConfig
-    clock: StoreClock
+    clock: SteadyClock
     contents: LogContents  # the segments and their index. The last record of the active segment is durable at first.
     lists: SegmentListFile
     next_sequence: int

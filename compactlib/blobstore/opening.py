@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
+from compactlib._steady_clock import SteadyClock
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents, LogSegment
 from compactlib.blobstore.erasure import erase_records, read_state
@@ -32,7 +33,6 @@ from compactlib.blobstore.records import milliseconds
 from compactlib.blobstore.scan import check_segment
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, Descriptor, begin_segment
 from compactlib.blobstore.segment_list import FILE_NAME, SegmentList, SegmentListFile, lay_out
-from compactlib.blobstore.store_clock import StoreClock
 from compactlib.budget import Budget
 from compactlib.clock import Clock
 from compactlib.errors import CorruptData, DiskFull, StorageError
@@ -128,7 +128,7 @@ def open_log(guard: Guard, folder: str, config: BlobStoreConfig, files: Files, c
     if not is_as_listed:
         with contextlib.suppress(DiskFull):
             lists.write(lists.known)
-    log = Log(guard, files, folder, config, StoreClock(clock), contents, lists, following,
+    log = Log(guard, files, folder, config, SteadyClock(clock), contents, lists, following,
               sum(part.file_bytes for part in active.segment.parts))
     with contextlib.suppress(DiskFull):
         # On a full disk the next reclaim does this; until then the contents count as erased.

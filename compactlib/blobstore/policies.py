@@ -20,6 +20,7 @@ from typing import ClassVar, NamedTuple
 
 import attrs
 
+from compactlib._steady_clock import MAX_STEP_SECONDS
 from compactlib.blobstore.view import (
     BlobChoice,
     BlobPolicy,
@@ -184,12 +185,13 @@ class Hybrid:
 
     def choose(self, view: BlobView, now: float) -> BlobChoice:
         due_for = now - view.last_full_at - self.every_seconds
-        if due_for < 0:
+        # Also due after a full round in the future, which a clock that was ahead has dated.
+        if -self.every_seconds - MAX_STEP_SECONDS <= due_for < 0:
             return self.usual.choose(view, now)
         full = self.thorough.choose(view, now)
         if not full.is_empty:
             return attrs.evolve(full, kind="full",
-                                why=f"a full round has been due for {due_for:,.0f} seconds: {full.why}")
+                                why=f"a full round has been due for {max(due_for, 0.0):,.0f} seconds: {full.why}")
         usual = self.usual.choose(view, now)
         if usual.is_empty:
             return attrs.evolve(usual, why=f"{usual.why}; and for the full round that is due: {full.why}")

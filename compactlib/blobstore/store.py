@@ -342,7 +342,7 @@ class BlobStore(Reading):
             found = run_many({"": steps}, executor, self.clock, None)[""]
         finally:
             self._deliver()
-        if isinstance(found, CompactlibError):
+        if isinstance(found, Exception):
             raise found
         return found
 
@@ -474,7 +474,7 @@ class BlobStore(Reading):
 
 def compact_many(work: Sequence[StoreWork], *, executor: Executor | None = None, budget: Budget | None = None,
                  observer: Observer | None = None, fence: CommitFence | None = None,
-                 ) -> Mapping[str, BlobCompactionReport | CompactlibError]:
+                 ) -> Mapping[str, BlobCompactionReport | Exception]:
     """Compact many stores, each as `BlobStore.compact` does. One store's failure does not stop the others.
 
     One run of the executor copies the next step of every store; each store commits its own step.

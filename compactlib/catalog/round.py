@@ -199,7 +199,7 @@ async def _call_all(topology: Topology, call: Callable[[NodeId], Awaitable[T]], 
             answers[node.name] = answer
         elif isinstance(answer, TimeoutError):
             silent[node.name] = f"did not answer within {seconds:g} seconds"
-        elif not isinstance(answer, Exception):
+        elif not isinstance(answer, Exception | asyncio.CancelledError):  # a cancel of the round raises in `gather`
             raise answer
         else:
             silent[node.name] = f"{type(answer).__name__}: {answer}"
@@ -224,7 +224,7 @@ async def _in_thread(call: Callable[[], T], seconds: float, what: str, *, budget
 def _as_library_error(process: str, error: BaseException) -> CompactlibError:
     if isinstance(error, CompactlibError):
         return error
-    if not isinstance(error, Exception):
+    if not isinstance(error, Exception | asyncio.CancelledError):
         raise error
     _LOGGER.warning("the host raised %r in the %s of a round", error, process, exc_info=error)
     failed = TaskFailed(f"the host raised {type(error).__name__}: {error}", task=process, kind=type(error).__name__,

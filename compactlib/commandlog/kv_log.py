@@ -24,6 +24,7 @@ from typing import Any
 import attrs
 
 from compactlib._closing import Closing
+from compactlib._steady_clock import SteadyClock
 from compactlib.clock import Clock, SystemClock
 from compactlib.commandlog.errors import NotStarted, OutOfStep, TakenOver
 from compactlib.commandlog.protocol import MAX_PAYLOAD_BYTES, Command, CommandMachine, require_outside_commands
@@ -92,7 +93,7 @@ class KVLog(Closing):
             raise InvalidInput(f"first_index is {first_index}; a log begins at 1 or above")
         self._store = store
         self._partition = partition
-        self._clock: Clock = SystemClock() if clock is None else clock
+        self._clock: Clock = SteadyClock(SystemClock() if clock is None else clock)
         self._guard = Guard(f"the command log in partition {partition!r}")
         self._machine: CommandMachine | None = None
         self._unsure: tuple[Command, bytes] | None = None  # a command without an answer, and its payload

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from compactlib._closing import Closing, closed_on_failure
+from compactlib._steady_clock import SteadyClock
 from compactlib.commandlog.errors import NotStarted, OutOfStep
 from compactlib.commandlog.protocol import MAX_PAYLOAD_BYTES, Command, CommandMachine, require_outside_commands
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
@@ -58,7 +59,7 @@ class LocalLog(Closing):
             raise InvalidInput(f"first_index is {first_index}; a log begins at 1 or above")
         self._options = LogOptions() if options is None else options
         self._observer = Observers(self._options.observer)
-        self._clock = self._options.clock
+        self._clock = SteadyClock(self._options.clock)
         self._guard: Guard = Guard(f"the command log in {os.fspath(folder)}")
         self._writing = threading.Lock()
         self._machine: CommandMachine | None = None
@@ -142,12 +143,14 @@ class LocalLog(Closing):
                 self._guard.done()
             awaited = self._last
         if awaited > self._durable:
+            pending: list[Entry] = []
             with self._writing:
                 if awaited > self._durable:
                     with self._guard.lock:
                         self._guard.require_open()
                         pending = list(self._pending)
                     self._write(pending)
+            self._notify(pending)
         return result
 
     def _write(self, pending: Sequence[Entry]) -> None:
@@ -164,8 +167,12 @@ class LocalLog(Closing):
         # is not pending.
         del self._pending[:len(pending)]
         self._durable = pending[-1].index
-        self._observer.event("command_log_syncs", add=1)
-        self._observer.event("command_log_commands", add=len(pending))
+
+    def _notify(self, written: Sequence[Entry]) -> None:
+        """Notify the observer of a batch, under no lock."""
+        if written:
+            self._observer.event("command_log_syncs", add=1)
+            self._observer.event("command_log_commands", add=len(written))
 
     def compact(self, index: int) -> None:
         require_outside_commands(self._guard)
@@ -197,16 +204,19 @@ class LocalLog(Closing):
 
     def close(self) -> None:
         require_outside_commands(self._guard)
+        pending: list[Entry] = []
         try:
             if self._guard.is_open:
                 with self._writing, self._guard.lock:
                     if self._guard.is_open:
+                        pending = self._pending[:]
                         try:
-                            self._write(self._pending[:])
+                            self._write(pending)
                         finally:
                             self._guard.close()
         finally:
             self._guard.release()
+        self._notify(pending)
 
     def _require_started(self) -> CommandMachine:
         self._guard.require_open()

@@ -124,16 +124,18 @@ class Snapshots:
         of, _ = decode_manifest(read_if_there(lost.path) or b"", lost.path)
         if self._machine is None or not of.attempt:
             raise lost
-        machine = self._machine()
-        with self._opened(of) as reader:
-            machine.restore(reader.pieces())
-        indexes = machine.live_indexes()
-        live = indexes if isinstance(indexes, IndexSet) else IndexSet.from_iterable(indexes)
-        if of.kept:
-            live |= IndexSet.range(of.index + 1 - of.kept, of.index)
         try:
+            machine = self._machine()
+            with self._opened(of) as reader:
+                machine.restore(reader.pieces())
+            indexes = machine.live_indexes()
+            live = indexes if isinstance(indexes, IndexSet) else IndexSet.from_iterable(indexes)
+            if of.kept:
+                live |= IndexSet.range(of.index + 1 - of.kept, of.index)
             row = of.row(live.to_bytes(), f"the set rebuilt from the state of {lost.path}")
-        except CorruptData as error:
+        except (SnapshotLost, StorageError):
+            raise
+        except Exception as error:  # of the host's machine, too
             raise lost from error
         write_snapshot_meta(self._files, self._log_folder, row)
         return row

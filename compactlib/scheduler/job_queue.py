@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from heapq import merge
+from itertools import chain
 from math import inf
 from typing import Any, TypeAlias
 
@@ -86,16 +87,17 @@ class JobQueue:
 
     Args:
         max_failures: the number of failures after which a job is excluded; 0: never.
+        max_backoff_seconds: a back-off that ends later than this from now is of a leader with a fast clock, and over.
 
     Attributes:
         levels: with jobs that did not fail too often.
         leased_by_tenant: the number of leased jobs of each tenant, also with ended leases.
     """
 
-    def __init__(self, max_failures: int) -> None:
+    def __init__(self, max_failures: int, max_backoff_seconds: float) -> None:
         self.levels: SortedDict[int, JobLevel] = SortedDict()
         self.leased_by_tenant: Counter[str] = Counter()
-        self._max_failures = max_failures
+        self._max_failures, self._max_backoff = max_failures, max_backoff_seconds
         self._jobs: dict[str, Job] = {}
         # Jobs that failed too often, the most failures first; their last leases may not have ended.
         self._failed: SortedList[tuple[int, float, int, int, str]] = SortedList()
@@ -183,8 +185,9 @@ class JobQueue:
             without: names to skip.
             entries: a part of `level.ready` to use instead of all, in order.
         """
+        wrong = level.delayed.irange((now + self._max_backoff, inf, ""))  # type: ignore[arg-type]
         due = sorted((self._jobs[name].failures, not_before, sequence, name)
-                     for not_before, sequence, name in _until(level.delayed, now, inclusive=True))
+                     for not_before, sequence, name in chain(_until(level.delayed, now, inclusive=True), wrong))
         ready: Iterable[tuple[float, float, int, str]] = (
             (failures, 0.0, sequence, name)
             for failures, sequence, name in (level.ready if entries is None else entries))
@@ -202,7 +205,9 @@ class JobQueue:
         """Return whether the job has no holder and no back-off. O(1)."""
         if self.has_failed(job):
             return False
-        return now > job.lease_expires_at if job.status is _IN_PROGRESS else now >= job.not_before
+        if job.status is _IN_PROGRESS:
+            return now > job.lease_expires_at
+        return not now < job.not_before <= now + self._max_backoff
 
     # --------------------------------------------------------------------------------------------------- the rest
 

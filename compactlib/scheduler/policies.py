@@ -69,7 +69,7 @@ class SmallestFirst:
     def choose(self, view: AssignmentView, now: float) -> JobChoice:
         def by_size(level: LevelView) -> Iterator[WaitingJob]:
             again, overdue = list(level.again), {job.name for job in (*level.ready, *level.again)
-                                                 if now - job.added_at > self.max_wait_seconds}
+                                                 if not 0 <= now - job.added_at <= self.max_wait_seconds}
             yield from (job for job in again if job.name in overdue)
             # Sorting is stable: the oldest of equal jobs, and the oldest of old jobs, is first.
             yield from sorted(level.ready, key=lambda job: (

@@ -243,7 +243,8 @@ def _levels(jobs: JobQueue, window: int, now: float, touched: set[str]) -> Itera
         due = list(jobs.unassigned(level, now, touched, ()))
         lines = []
         for tenant in sorted({*level.tenants, *(job.plan.tenant for job in due)}):
-            ready = jobs.unassigned(level, 0.0, touched, level.tenants.get(tenant, ()))
+            names = (name for *_, name in level.tenants.get(tenant, ()) if name not in touched)
+            ready = (job for job in map(jobs.get, names) if job is not None)
             waiting = [*islice(ready, window), *(job for job in due if job.plan.tenant == tenant)]
             waiting.sort(key=lambda job: (job.failures, job.sequence))
             lines.append(TenantLine(tenant, jobs.leased_by_tenant[tenant], tuple(map(_as_waiting, waiting[:window]))))

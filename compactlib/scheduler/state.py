@@ -96,7 +96,7 @@ class SchedulerState:
             if queued is None:
                 raise ValueError(f"block {block_id!r} of {tenant!r} and shard {shard} is queued, and not in the index")
             self.blocks.push(queued, queued_at, position)
-        self.jobs: JobQueue = JobQueue(config.max_failures)
+        self.jobs: JobQueue = JobQueue(config.max_failures, config.max_backoff_seconds)
         for job in stored.jobs:
             self.jobs.add(job)
         self.quarantine: dict[str, QuarantinedJob] = {job.plan.name: job for job in stored.quarantine}

@@ -38,6 +38,7 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.codec import JsonCodec
 from compactlib.errors import BudgetSpent, Busy, InvalidInput
 from compactlib.fences import FencedOff
+from compactlib.guard import is_mine
 from compactlib.observer import Observer, Observers
 from compactlib.scheduler.errors import JobLost, ReleaseJob
 from compactlib.scheduler.values import (
@@ -332,7 +333,7 @@ class Worker:
             The number of jobs and deletions, successful or not.
 
         Raises:
-            Busy: called by a job, a cleanup or the transport of this worker.
+            Busy: called by a job, a cleanup, the transport or an observer of this worker.
         """
         self._require_outside("run_pending")
         done = 0
@@ -364,12 +365,12 @@ class Worker:
             grace_seconds: how long jobs may run before they are cancelled.
 
         Raises:
-            Busy: work still runs or is not reported after the time; or called from a job, a cleanup or the transport of
-                this worker. The worker takes no more jobs.
+            Busy: work still runs or is not reported after the time; or called from a job, a cleanup, the transport or
+                an observer of this worker. The worker takes no more jobs.
         """
         with self._lock:
             self._takes_jobs, self._is_ending = False, True
-        if grace_seconds > 0 and not self._mine.depth:
+        if grace_seconds > 0 and not self._is_inside:
             self._wait_until_idle(grace_seconds)
         with self._lock:
             for held in self._held.values():
@@ -404,10 +405,15 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    @property
+    def _is_inside(self) -> bool:
+        """Whether the host calls this from the worker's own work; an observer of a poll does too."""
+        return self._mine.depth > 0 or is_mine(self._polling)
+
     def _require_outside(self, what: str) -> None:
-        if self._mine.depth:
-            raise Busy(f"{what}() was called from within the worker's own work, by a job, a cleanup or the transport; "
-                       f"call it in another thread, or when that has returned")
+        if self._is_inside:
+            raise Busy(f"{what}() was called from within the worker's own work, by a job, a cleanup, the transport or "
+                       f"an observer; call it in another thread, or when that has returned")
 
     def _of_host(self, call: Callable[[], ResultT]) -> ResultT:
         """Call the host, and mark this thread as working for the worker during the call."""

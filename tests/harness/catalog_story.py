@@ -32,7 +32,7 @@ Failures in a round:
 | `calls twice` | from now on every node gets each call twice |
 | `zone Z fails` | the zone cannot publish on any node |
 | `at report restart B`, `at assignments fail` | a command that is carried out at the next call of that kind |
-| `at publish die` | the coordinator's round is cancelled at that call |
+| `at publish die` | the coordinator's round ends at that call |
 | `expect missing B`, `expect nobody missing` | which nodes did not report |
 | `expect cut to 6`, `expect nothing cut` | the cut |
 | `expect published`, `expect nothing published` | whether a time was published |
@@ -42,11 +42,9 @@ Failures in a round:
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
 from collections.abc import Callable, Mapping
-from concurrent.futures import CancelledError
 from typing import Any
 
 from compactlib.catalog import (
@@ -62,6 +60,7 @@ from compactlib.catalog import (
     SetIndexStatus,
     Timestamp,
 )
+from compactlib.testing import Killed
 from tests.harness.catalog_cluster import Cluster
 from tests.harness.catalog_logs import sound
 
@@ -189,7 +188,7 @@ class Story:
 
     def round(self, coordinator: str = "A", term: str = "1") -> None:
         self.report, self.failures = None, {}
-        with contextlib.suppress(asyncio.CancelledError, CancelledError):
+        with contextlib.suppress(Killed):
             self.report, self.failures = self.cluster.round(coordinator, term=int(term))
 
     def lose(self, call: str, node: str) -> None:
@@ -217,7 +216,7 @@ class Story:
     def at(self, call: str, command: str) -> None:
         def happens() -> None:
             if command == "die":
-                raise asyncio.CancelledError
+                raise Killed
             if command == "fail":
                 raise ValueError(f"the host's {call} failed")
             self._play(command)

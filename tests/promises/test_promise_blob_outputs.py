@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, CompactAll, compact_many
+from compactlib.blobstore.policy import BlobChoice, BlobView
 from compactlib.errors import CompactionFailed, CorruptData
 from tests.harness.failing_files import FailingFiles
 from tests.promises.damage import (
@@ -102,6 +103,22 @@ def test_other_blob_stores_are_compacted_after_a_damaged_output(tmp_path: Path) 
         "BlobCompactionReport", "BlobCompactionReport", "CorruptData"]
     for store, live in stores:
         assert_all_live(store, live)
+        store.close()
+
+
+def test_other_blob_stores_are_compacted_after_an_error_of_the_host(tmp_path: Path) -> None:
+    class Mistaken:
+        name = "mistaken"
+
+        def choose(self, view: BlobView, now: float) -> BlobChoice:
+            raise ZeroDivisionError("the host's mistake")
+
+    stores = [half_dead(tmp_path / name)[0] for name in ("one", "two", "three")]
+    stores[1].policy = Mistaken()
+    outcomes = compact_many([(store, None) for store in stores])
+    assert [type(outcomes[store.folder]).__name__ for store in stores] == [
+        "BlobCompactionReport", "ZeroDivisionError", "BlobCompactionReport"]
+    for store in stores:
         store.close()
 
 

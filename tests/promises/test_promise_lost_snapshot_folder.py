@@ -168,6 +168,23 @@ def test_damaged_live_set_is_rebuilt_from_the_state_or_named(tmp_path: Path, reb
         opened(tmp_path, rebuilds=False)[0].close()
 
 
+def test_machine_that_cannot_rebuild_a_live_set_stops_no_other_log(tmp_path: Path) -> None:
+    class Mistaken(Sum):
+        def restore(self, pieces: Iterator[bytes]) -> None:
+            raise ValueError("the host's mistake")
+
+    grown(tmp_path)
+    data = bytearray(row_of(tmp_path).read_bytes())
+    data[-6] ^= 1
+    row_of(tmp_path).write_bytes(data)
+    with RaftLogStore(tmp_path / "log", StoreOptions(background=False, machine_of=lambda _: Mistaken())) as store:
+        assert store.log("another").append([(1, 1, b"x")]) == 1
+        with pytest.raises(LiveSetLost) as lost:
+            store.log("log")
+        assert "the host's mistake" in str(lost.value.__cause__)
+    opened(tmp_path, rebuilds=True)[0].close()
+
+
 def test_snapshot_of_unknown_outcome_closes_the_log(tmp_path: Path) -> None:
     """Which one is in force shows after opening it again: nothing may be acknowledged on top of the older one."""
     answers = ["a row is replaced", "the folder cannot be synced"]

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.blobstore import BlobReader, BlobStore, BlobStoreConfig
+from compactlib.blobstore import BlobReader, BlobStore, BlobStoreConfig, CompactAll, Hybrid
+from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.files import list_folder
 
-CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12)
+CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, journal_max_entries=0)
 
 
 @pytest.mark.parametrize("size", [1 << 63, 1 << 64])
@@ -47,3 +48,18 @@ def test_reader_of_a_store_that_is_created_meanwhile_finds_no_damage(
     with BlobReader(place, CONFIG) as reader, made[0]:
         assert not reader.damage
         assert list(reader.keys()) == [b"key"] * has_blobs
+
+
+def test_full_rounds_are_due_in_a_store_created_by_a_clock_that_was_ahead(tmp_path: Path) -> None:
+    clock = ManualClock(4e9)
+    BlobStore(tmp_path / "store", CONFIG, clock=clock).close()
+    clock.set_now(1e9)
+    policy = Hybrid(thorough=CompactAll(min_used_fraction=0.0), every_seconds=60.0)
+    with BlobStore(tmp_path / "store", CONFIG, clock=clock, policy=policy) as store:
+        for number in range(100):
+            store.put(b"%d" % number, bytes(200))
+        assert store.plan().kind == "full"
+        store.compact()
+        assert store.plan().kind == "normal"
+        clock.advance(61.0)
+        assert store.plan().kind == "full"

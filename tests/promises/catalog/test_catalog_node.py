@@ -7,6 +7,7 @@ import asyncio
 import queue
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError
 from random import Random
 from typing import Any
 
@@ -421,7 +422,9 @@ def test_a_request_during_a_round_starts_one_more() -> None:
     cluster.coordinating(story)
 
 
-def test_round_that_failed_is_repeated_after_a_while() -> None:
+@pytest.mark.parametrize("kind", [ValueError, CancelledError])
+def test_round_that_failed_is_repeated_after_a_while(kind: type[Exception]) -> None:
+    """A host that waits for a coroutine in the thread of the call may raise the latter."""
     cluster = Watched()
 
     async def story() -> None:
@@ -429,12 +432,35 @@ def test_round_that_failed_is_repeated_after_a_while() -> None:
         cluster.settle()
 
         def fail() -> None:
-            raise ValueError("no assignments today")
+            raise kind("no assignments today")
 
         cluster.on["assignments"] = fail
         cluster.nodes["A"].elected(1, "A")
         await cluster.until(lambda: cluster.last is not None)
-        assert "no assignments today" in str(cluster.nodes["A"].last_error)
+        assert f"the host raised {kind.__name__}: " in str(cluster.nodes["A"].last_error)
+        assert cluster.is_shortest()
+
+    cluster.coordinating(story, retry_seconds=0.01)
+
+
+@pytest.mark.parametrize("call", ["report", "publish"])
+def test_node_whose_call_the_host_cancels_ends_no_rounds(call: str) -> None:
+    """A host whose connection to a node ends may cancel the calls that wait for its answers."""
+    cluster = Watched()
+
+    async def story() -> None:
+        cluster.grow(4)
+        cluster.settle()
+
+        def cut_off() -> None:
+            raise asyncio.CancelledError
+
+        cluster.on[call] = cut_off
+        cluster.nodes["A"].elected(1, "A")
+        await cluster.until(lambda: cluster.last is not None)
+        assert cluster.last is not None
+        assert list(cluster.last.missing if call == "report" else cluster.last.unpublished) == ["A"]
+        await cluster.until(lambda: cluster.last is not None and not cluster.last.is_partial)
         assert cluster.is_shortest()
 
     cluster.coordinating(story, retry_seconds=0.01)

@@ -179,6 +179,21 @@ def test_low_space_compacts_under_any_triggers_once_for_each_loss() -> None:
     assert len(store.calls) == 6
 
 
+def test_a_store_whose_free_space_cannot_be_read_holds_up_no_store(caplog: pytest.LogCaptureFixture) -> None:
+    class Remote(Store):
+        @property
+        def free_fraction(self) -> float:
+            raise ConnectionError("no route")
+
+    clock, calls = ManualClock(), list[str]()
+    manager = managing(clock)
+    manager.add("remote", Remote("remote", calls))
+    manager.add("other", Store("other", calls))
+    assert manager.run_pending() == 4
+    assert sorted(calls) == ["compact other", "compact remote", "reclaim other", "reclaim remote"]
+    assert "no route" in caplog.text
+
+
 def test_little_space_can_be_left_alone() -> None:
     store = SmallStore()
     store.free_fraction = 0.0

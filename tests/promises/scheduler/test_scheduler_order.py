@@ -3,21 +3,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import attrs
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.commandlog import KVLog
+from compactlib.commandlog import CommandLog, KVLog
 from compactlib.errors import InvalidInput
 from compactlib.kv import MemoryStore
+from compactlib.raftlog import LocalLog, LogOptions
 from compactlib.scheduler import (
     AssignmentPolicy,
     AssignmentView,
     BlockMeta,
     ByPriority,
+    CompactedBlocks,
     FairTenants,
     JobChoice,
     JobStatus,
     LevelConfig,
+    NoOutput,
     PollRequest,
     PollResponse,
     Scheduler,
@@ -34,8 +40,14 @@ class Desk:
     """A scheduler whose jobs have one block each."""
 
     def __init__(self, policy: AssignmentPolicy | None = None) -> None:
-        self.clock = ManualClock(1000.0)
-        self.scheduler = Scheduler(KVLog(MemoryStore(), clock=self.clock), None, ONES, policy=policy)
+        self.store, self.policy = MemoryStore(), policy
+        self.lead(1000.0)
+        self.scheduler.configure(ONES)
+
+    def lead(self, now: float) -> None:
+        """Have a leader take over whose clock shows this time."""
+        self.clock = ManualClock(now)
+        self.scheduler = Scheduler(KVLog(self.store, clock=self.clock), policy=self.policy)
 
     def queue(self, *blocks: BlockMeta) -> None:
         """Make a job of each block; call it once, since a later poll would assign the jobs."""
@@ -111,6 +123,14 @@ def test_the_smallest_job_is_first_unless_another_waits_too_long() -> None:
         assert sources(desk.take())[0] == first
 
 
+def test_a_job_from_a_clock_that_was_ahead_has_waited_too_long() -> None:
+    desk = Desk(SmallestFirst(max_wait_seconds=60.0))
+    desk.lead(1e9)
+    desk.queue(block("large", size_bytes=1000), block("small", size_bytes=10))
+    desk.lead(1010.0)
+    assert sources(desk.take()) == ["large"]
+
+
 class Broken:
     name = "broken"
 
@@ -134,13 +154,45 @@ def test_an_invalid_choice_of_a_policy_changes_nothing(jobs: tuple[str, ...]) ->
 def test_a_lease_of_a_leader_hours_ahead_is_shortened() -> None:
     desk = Desk()
     desk.queue(block("a"))
-    desk.clock.set_now(1000.0 + 7200.0)
+    desk.lead(1000.0 + 7200.0)
     assert sources(desk.take()) == ["a"]
-    desk.clock.set_now(1010.0)
+    desk.lead(1010.0)
     assert sources(desk.take()) == []
     assert desk.scheduler.table().to_dicts()[0]["lease ends in"] == 15.0
     desk.clock.advance(15.5)
     assert sources(desk.take()) == ["a"]
+
+
+@pytest.mark.parametrize("policy", [None, ByPriority()])
+def test_a_back_off_from_a_clock_that_was_ahead_ends(policy: AssignmentPolicy | None) -> None:
+    desk = Desk(policy)
+    desk.scheduler.configure(attrs.evolve(ONES, backoff_seconds=5.0))
+    desk.queue(block("a"))
+    answer = desk.take()
+    desk.lead(1e9)
+    desk.say(answer, JobStatus.FAILED)
+    desk.lead(1010.0)
+    assert sources(desk.take()) == ["a"]
+
+
+@pytest.mark.parametrize("wrong", [0.0, 1e9])
+@pytest.mark.parametrize("in_folder", [False, True])
+def test_one_wrong_reading_of_the_clock_ends_no_lease_and_no_delay(
+        in_folder: bool, wrong: float, tmp_path: Path) -> None:
+    clock = ManualClock(1000.0)
+    log: CommandLog = (LocalLog(tmp_path / "log", LogOptions(clock=clock)) if in_folder
+                       else KVLog(MemoryStore(), clock=clock))
+    with Scheduler(log, None, ONES) as scheduler:
+        scheduler.add_blocks([block("a"), block("b")])
+        scheduler.poll(PollRequest(job_capacity=2))
+        [done, _] = scheduler.poll(PollRequest(job_capacity=2)).assignments
+        results = CompactedBlocks(tenant="A", shard=0, source_blocks=("a",), no_output=NoOutput.EMPTY)
+        scheduler.poll(PollRequest((StatusUpdate(done.name, done.token, JobStatus.SUCCESS, results),)))
+        for now in (wrong, 1010.0):
+            clock.set_now(now)
+            answer = scheduler.poll(PollRequest(job_capacity=2))
+            assert (answer.compaction_jobs, answer.tombstones) == ((), ())
+        assert scheduler.table().to_dicts()[0]["lease ends in"] == 5.0
 
 
 def test_an_idle_poll_writes_nothing() -> None:

@@ -379,6 +379,26 @@ def test_a_worker_deletes_the_blocks_of_tombstones_and_confirms() -> None:
     assert scheduler.status()["tombstones"] == 0
 
 
+def test_a_worker_that_its_observer_stops_reports_its_jobs() -> None:
+    scheduler, refused = opened(1), list[str]()
+
+    class Stopping:
+        def event(self, name: str, /, **fields: Any) -> None:
+            if name == "scheduler_job_started":
+                try:
+                    worker.stop(wait_seconds=2.0)
+                except Busy as error:
+                    refused.append(str(error))
+
+    worker = Worker(scheduler, done, options=QUICK, observer=Stopping())
+    worker.start()
+    until(lambda: refused)
+    until(lambda: worker.is_idle)
+    assert "from within the worker's own work" in refused[0]
+    assert scheduler.table().to_dicts()[0]["phase"] == "unassigned"
+    worker.stop()
+
+
 def test_without_an_answer_a_job_is_stopped_once_patience_is_over() -> None:
     clock = ManualClock(1000.0)
     scheduler, silent = opened(1, clock=clock), threading.Event()

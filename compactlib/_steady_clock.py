@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`StoreClock`: a clock over the host's clock that a single wrong reading does not change."""
+"""`SteadyClock`: a clock over the host's clock that a single wrong reading does not change."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ CONFIRM_SECONDS = 30.0
 """How long a larger step has to last before it counts."""
 
 
-class StoreClock:
+class SteadyClock:
     """A `Clock` over the host's. Threads may share one: a race between two readings only delays a confirmation.
 
-    A wrong time would stamp records that expire too early, and let a compaction drop blobs that have not expired. So a
-    large step counts only once a later reading confirms it.
+    A wrong time would stamp records that expire too early, let a compaction drop blobs that have not expired, end the
+    leases of jobs and delete objects before their time. So a large step counts only once a later reading confirms it.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -43,4 +43,4 @@ class StoreClock:
         self._clock.sleep(seconds)
 
     def __repr__(self) -> str:
-        return f"StoreClock({self._clock!r})"
+        return f"SteadyClock({self._clock!r})"
