@@ -138,7 +138,9 @@ class _Kind:
 
 
 def _date(seconds: float | None) -> str | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(" ", "seconds")
+    if seconds is None or not -6e10 < seconds < 2.5e11:  # outside of the years that a date has, by a wrong clock
+        return None if seconds is None else f"{seconds:.0f} s"
+    return datetime.fromtimestamp(seconds, UTC).isoformat(" ", "seconds")
 
 
 def _sums(segments: Sequence[Mapping[str, Any]]) -> dict[str, int]:
