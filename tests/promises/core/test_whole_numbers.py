@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compactlib.blobstore import BlobStore, RecordKind
+from compactlib.blobstore import Blob, BlobStore, RecordKind
 from compactlib.budget import Budget, BudgetLimits
+from compactlib.catalog import CatalogService, HybridClock, PutObject, Schema, UpdateLog
+from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, InvalidInput
 from compactlib.executors import LocalExecutor, ProcessExecutor
-from compactlib.kv import SqliteStore
+from compactlib.kv import MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.raftlog import StoreOptions
 from compactlib.scheduler import WorkerOptions
@@ -70,7 +72,18 @@ def test_a_number_of_a_blob_is_stored_and_returned_as_it_was_given(tmp_path: Pat
                 store.put("a", b"", **numbers)
         with pytest.raises(InvalidInput, match="life_version"):
             store.append_replicated(RecordKind.DELETE, "a", op_time=1.0, life_version=half)
-        store.put("a", b"", account=SMALL)
+        store.put(np.bytes_(b"a"), b"", account=SMALL)
         token = store.entries_since().token
     with BlobStore(tmp_path / "blobs") as store:
         assert not store.entries_since(token).was_reset
+
+
+def test_a_time_of_numpy_does_not_overflow(tmp_path: Path) -> None:
+    month: Any = np.int32(30 * 86_400)
+    with BlobStore(tmp_path / "blobs") as store:
+        store.put("a", b"", ttl_seconds=month)
+        assert isinstance(store.get("a"), Blob)
+    catalog = CatalogService(UpdateLog(MemoryStore()), HybridClock(ManualClock(1.7e9)))
+    catalog.execute([PutObject(Schema("S"))])
+    catalog.pins.pin("a reader", 1, catalog.history, ttl_seconds=month)
+    assert [pin.owner for pin in catalog.pins.active()] == ["a reader"]
