@@ -18,7 +18,6 @@ from compactlib.catalog.service import CatalogService
 from compactlib.catalog.timestamp import Timestamp
 from compactlib.catalog.values import Culprit, Factor, Floor, NodeId, NodeReport
 from compactlib.catalog.watermark import LowWatermark
-from compactlib.errors import CompactlibError
 
 
 @attrs.frozen(eq=False)
@@ -112,5 +111,5 @@ def local_report(node: NodeId, view: RetainedVersions, *, transactions: ActiveTr
 def _need_of(source: NeedSource, view: RetainedVersions) -> Floor | None:
     try:
         return source.need(view)
-    except CompactlibError as error:
-        return Floor.unknown(f"{type(source).__name__} failed: {error}")
+    except Exception as error:  # also those of the host's code
+        return Floor.unknown(f"{type(source).__name__} failed: {type(error).__name__}: {error}")
