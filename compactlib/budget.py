@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import attrs
 
-from compactlib._arguments import is_above, is_whole
+from compactlib._arguments import is_above, is_whole, require_whole
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import BudgetSpent, InvalidInput
 
@@ -52,8 +52,7 @@ class BudgetLimits:
         Raises:
             InvalidInput: `parts` is less than 1.
         """
-        if parts < 1:
-            raise InvalidInput(f"a budget cannot be shared by {parts} workers; give at least 1")
+        parts = require_whole("parts", parts, 1)
         rate = None if self.bytes_per_second is None else self.bytes_per_second / parts
         total = None if self.total_bytes is None else self.total_bytes // parts
         return BudgetLimits(bytes_per_second=rate, total_bytes=total, deadline=self.deadline)

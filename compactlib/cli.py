@@ -138,7 +138,12 @@ class _Kind:
 
 
 def _date(seconds: float | None) -> str | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(" ", "seconds")
+    if seconds is None:
+        return None
+    if not -6e10 < seconds < 2.5e11:
+        # No date has such a year: a clock was wrong, or counts in another unit.
+        return f"{seconds:.0f} s"
+    return datetime.fromtimestamp(seconds, UTC).isoformat(" ", "seconds")
 
 
 def _sums(segments: Sequence[Mapping[str, Any]]) -> dict[str, int]:

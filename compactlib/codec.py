@@ -34,10 +34,10 @@ from __future__ import annotations
 import base64
 import enum
 import json
-import math
 import typing
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache
+from sys import float_info
 from types import NoneType, UnionType
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, Union, cast, get_args, get_origin
 
@@ -185,7 +185,7 @@ def _atom(kind: type, expected: str) -> _Form:
 
 
 def _number(value: Any) -> float:
-    if type(value) not in (float, int) or not math.isfinite(value):
+    if type(value) not in (float, int) or not abs(value) <= float_info.max:
         raise _misfit("a finite number", value)
     return float(value)
 
@@ -324,7 +324,7 @@ def _union(parts: Sequence[Any]) -> _Form:
             if not tagged:
                 return _form_of(next(iter(classes.values()))).read(plain)
             name = plain.get(_TAG)
-            if name not in classes:
+            if type(name) is not str or name not in classes:
                 raise _misfit(f"an object with {_TAG!r} of {expected}", plain)
             return _form_of(classes[name]).read({key: part for key, part in plain.items() if key != _TAG})
         return first(lambda form: form.read, plain)

@@ -391,4 +391,4 @@ def take_within(lock: threading.RLock | threading.Lock, seconds: float, taken: l
 
     One call of C does both: an interrupt comes before both or after both.
     """
-    taken.extend(map(lock.acquire, (seconds > 0,), (seconds if seconds > 0 else -1,)))
+    taken.extend(map(lock.acquire, (seconds > 0,), (min(seconds, threading.TIMEOUT_MAX) if seconds > 0 else -1,)))

@@ -145,7 +145,7 @@ class CompactionManager:
         last_error: the error of the last failed turn.
 
     Raises:
-        InvalidInput: two triggers are of one kind.
+        InvalidInput: two triggers are of one kind, or a delay is not above 0.
     """
 
     def __init__(self, triggers: Iterable[Trigger] = (Periodic(), OnRequest(), LowSpace()), *,
@@ -160,6 +160,8 @@ class CompactionManager:
         self._every: float = chosen[Periodic].every_seconds if Periodic in chosen else _NEVER
         self._takes_requests = OnRequest in chosen
         self._low_fraction: float = chosen.get(LowSpace, LowSpace()).fraction
+        if not (retry_seconds > 0 and max_retry_seconds > 0):
+            raise InvalidInput(f"retry_seconds is {retry_seconds}, max_retry_seconds {max_retry_seconds}; give > 0")
         self._retry, self._max_retry = retry_seconds, max_retry_seconds
         self._clock: Clock = SystemClock() if clock is None else clock
         self._observer = observer

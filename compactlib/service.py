@@ -128,7 +128,7 @@ class PeriodicService:
         if is_mine(self._held):
             raise Busy(f"{self.name} cannot wait for its own end; it ends when its function returns")
         if self._thread is not None and self.is_running:
-            self._thread.join(wait_seconds)
+            self._thread.join(min(wait_seconds, threading.TIMEOUT_MAX))
         taken: list[bool] = []
         try:
             # A thread of the host may be in `run_pending`.

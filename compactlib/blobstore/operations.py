@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from compactlib._arguments import require_whole
 from compactlib.blobstore.blobs import BlobState, blob_state
 from compactlib.blobstore.errors import (
     AlreadyUndeleted,
@@ -37,10 +38,9 @@ from compactlib.errors import InvalidInput
 def draft_of(blob_id: bytes, kind: RecordKind, *, content_bytes: int = 0, flags: int = 0, life_version: int = 0,
              op_time_ms: int, expires_ms: int = NO_EXPIRY, account: int = 0, container: int = 0) -> IndexEntry:
     """Return a record without sequence and place; the log assigns both."""
-    if not (0 <= account <= MAX_TAG and 0 <= container <= MAX_TAG):
-        raise InvalidInput(f"account {account}, container {container}; give numbers from 0 to {MAX_TAG}")
-    if not 0 <= life_version <= MAX_LIFE_VERSION:
-        raise InvalidInput(f"life version {life_version}; give a number from 0 to {MAX_LIFE_VERSION}")
+    account = require_whole("account", account, 0, MAX_TAG)
+    container = require_whole("container", container, 0, MAX_TAG)
+    life_version = require_whole("life_version", life_version, 0, MAX_LIFE_VERSION)
     return IndexEntry(blob_id, int(kind), int(flags), life_version, 0, op_time_ms, expires_ms, account, container,
                       FIRST_SEGMENT, 0, record_size(len(blob_id), content_bytes))
 

@@ -59,10 +59,10 @@ def id_bytes(blob_id: BlobId) -> bytes:
 
 def milliseconds(seconds: float) -> int:
     """Return a time or a span in whole milliseconds, rounded."""
-    # In this order: a whole number may be larger than any float.
-    if not abs(seconds) <= MAX_TIME_MS / 1000 or abs(round(seconds * 1000)) > MAX_TIME_MS:
+    # In this order: a whole number may be larger than any float. As a float, since an integer of NumPy may overflow.
+    if not abs(seconds) <= MAX_TIME_MS / 1000 or abs(found := round(float(seconds) * 1000)) > MAX_TIME_MS:
         raise InvalidInput(f"{seconds} seconds is no time that a record can hold; give a finite number of seconds")
-    return round(seconds * 1000)
+    return found
 
 
 class RecordKind(enum.IntEnum):

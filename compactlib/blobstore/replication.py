@@ -126,7 +126,7 @@ def entries_since(snapshot: LogContents, token: ReplicationToken | None, next_se
 
 def check_of(entry: IndexEntry) -> int:
     """Return a checksum of 32 bits of a record's fields; never 0."""
-    fields = (entry.id, entry.kind, entry.life_version, entry.op_time_ms, entry.expires_ms, entry.account,
+    fields = (bytes(entry.id), entry.kind, entry.life_version, entry.op_time_ms, entry.expires_ms, entry.account,
               entry.container, entry.size)
     return crc32(repr(fields).encode()) or 1
 

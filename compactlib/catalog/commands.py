@@ -38,6 +38,7 @@ MAX_COMMANDS = 10_000
 MAX_NAME = 255
 """Characters of a name."""
 Kind = Literal["schema", "zone", "table", "index"]
+IfExists = Literal["refuse", "keep", "replace"]
 
 
 class Command(Protocol):
@@ -106,7 +107,7 @@ class PutObject:
     schema: str = attrs.field(default="", kw_only=True)
     zone: str = attrs.field(default="", kw_only=True)
     table: str = attrs.field(default="", kw_only=True)
-    if_exists: Literal["refuse", "keep", "replace"] = attrs.field(default="refuse", kw_only=True)
+    if_exists: IfExists = attrs.field(default="refuse", validator=is_one_of(IfExists), kw_only=True)
 
     def apply(self, draft: Catalog) -> bool:
         item = self.object

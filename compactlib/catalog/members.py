@@ -57,8 +57,11 @@ class Members:
         """Add a node, or restart a member; return it with an incarnation higher than all before.
 
         Raises:
+            InvalidInput: the name is empty.
             Busy, OutcomeUnknown: as `Cell.update`.
         """
+        NodeId(name)  # else no node could read the members
+
         def joined(before: Nodes | None) -> Nodes:
             found = before or Nodes()
             return Nodes(found.epoch + 1, {**found.nodes, name: found.epoch + 1})

@@ -111,5 +111,5 @@ def local_report(node: NodeId, view: RetainedVersions, *, transactions: ActiveTr
 def _need_of(source: NeedSource, view: RetainedVersions) -> Floor | None:
     try:
         return source.need(view)
-    except Exception as error:  # of the host's source, too
-        return Floor.unknown(f"{type(source).__name__} failed: {error}")
+    except Exception as error:  # also those of the host's code
+        return Floor.unknown(f"{type(source).__name__} failed: {type(error).__name__}: {error}")

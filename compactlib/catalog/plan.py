@@ -159,6 +159,8 @@ def plan_of(view: CatalogView, policy: CatalogPolicy) -> CatalogPlan:
     if decision.target is None:
         return plan
     choice = policy.choose(view, to_seconds(view.now))
+    if not isinstance(choice, Cut):
+        raise InvalidInput(f"the policy {policy.name} returned {choice!r:.100}; choose() returns a Cut")
     if choice.target is None:
         return attrs.evolve(plan, why=choice.why)
     if not history.has(choice.target):

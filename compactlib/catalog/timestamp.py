@@ -92,7 +92,7 @@ def milliseconds(seconds: float, *, name: str) -> int:
     """
     if not 0 <= seconds <= _MAX_SECONDS:
         raise InvalidInput(f"{name} is {seconds!r}; give seconds >= 0")
-    return math.ceil(round(seconds * 1000, 6))
+    return math.ceil(round(float(seconds) * 1000, 6))  # as a float, since an integer of NumPy may overflow
 
 
 def show(time: Timestamp) -> str:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from itertools import groupby
 
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import Busy, Stale
+from compactlib.errors import Busy, InvalidInput, Stale
 from compactlib.fences.fence import FORMATS, Admission, Fence, ValueT
 from compactlib.kv import KVStore
 from compactlib.kv.cell import Cell
@@ -95,6 +95,8 @@ class ObjectFence(Fence):
 
     def __init__(self, objects: ObjectStore, *, log: str = "", prefix: str = "fences",
                  keep_seconds: float = 7 * 86_400.0, clock: Clock | None = None) -> None:
+        if not keep_seconds >= 0:
+            raise InvalidInput(f"keep_seconds is {keep_seconds!r}; give seconds, 0 or more")
         self._objects = objects
         self._log = log
         self._prefix = prefix

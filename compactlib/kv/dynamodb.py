@@ -116,7 +116,7 @@ class DynamoStore(KVStore):
         try:
             self._client: Any = (session or boto3.Session()).client(
                 "dynamodb", endpoint_url=endpoint_url, config=settings)
-        except exceptions.BotoCoreError as error:
+        except (exceptions.BotoCoreError, ValueError) as error:  # ValueError: the address has no scheme, say
             raise StoreFailed(operation="set up", path=table, detail=str(error)) from error
         self._client.meta.events.register("response-received.dynamodb", self._require_whole)
         with closed_on_failure(self):

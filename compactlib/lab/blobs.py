@@ -211,7 +211,7 @@ class BlobLog(Simulation):
         self._leaving: deque[tuple[int, int]] = deque()
         # A heap of `until << _NUMBER_BITS | record`; an entry is stale if the end of its record has changed.
         self._ends: list[int] = []
-        self._retention_ms = round(model.deleted_retention_seconds * 1000)
+        self._retention_ms = round(float(model.deleted_retention_seconds) * 1000)
         self._room = model.room_bytes
         # Invariant: the view of every segment outside this set is current, except the last.
         self._changed: set[Segment] = set()
@@ -455,8 +455,8 @@ class BlobLog(Simulation):
 
     def _dying(self, segment: Segment) -> tuple[Dying, ...]:
         """Sum up the expiring bytes by bucket of the forecast. O(records of the segment)."""
-        span = round(self.model.bucket_seconds * 1000)
-        horizon = self.now_ms + round(self.model.forecast_seconds * 1000)
+        span = round(float(self.model.bucket_seconds) * 1000)
+        horizon = self.now_ms + round(float(self.model.forecast_seconds) * 1000)
         sums: dict[int, int] = {}
         for record in segment.members:
             if self.place[record] is not None and self.until[record] < horizon:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from compactlib.lab.report import Measures, Report
+from compactlib.lab.report import Measures, Report, require_skip
 from compactlib.lab.simulation import Model, replay
 from compactlib.lab.workloads import Workload
 from compactlib.observer import Observer, Observers
@@ -94,6 +94,7 @@ def compare(policies: Iterable[Any] | Mapping[str, Any], workloads: Iterable[Wor
             `concurrent.futures.ProcessPoolExecutor`; policies are then defined in a module.
         observer: notified of progress, in experiments.
     """
+    require_skip(skip)
     experiments = tuple(
         Experiment(labels={"policy": called, "workload": load, **({"model": name} if name else {})},
                    policy=policy, workload=workload, model=model, seed=seed)

@@ -18,6 +18,12 @@ def part(share: float, whole: float) -> float:
     return share / whole if whole else math.nan
 
 
+def require_skip(skip: float) -> None:
+    """Check a part to leave out."""
+    if not 0 <= skip < 1:
+        raise InvalidInput(f"skip is {skip}; it is a part of the whole, less than 1")
+
+
 @attrs.define(kw_only=True)
 class Measures:
     """One interval of a replay. Bytes are bytes of records, times are seconds. A compaction may drop dead records.
@@ -163,8 +169,7 @@ class Report(Printed):
         Raises:
             InvalidInput: `skip` is not below 1.
         """
-        if not 0 <= skip < 1:
-            raise InvalidInput(f"skip is {skip}; it is a part of the whole, less than 1")
+        require_skip(skip)
         return together(self.intervals[int(len(self.intervals) * skip):])
 
     def to_dicts(self) -> list[dict[str, Any]]:

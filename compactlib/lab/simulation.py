@@ -107,7 +107,7 @@ def replay(workload: Workload, policy: Any, model: Model, *, seed: int = 0,
     simulation = model.start(copy.deepcopy(policy), seed)
     observers, intervals, done = Observers(observer), list[Measures](), 0
     length = workload.operations // INTERVALS or _INTERVAL
-    operations = workload.rows(seed)
+    operations = iter(workload.rows(seed))
     # At least five pieces an interval.
     while rows := list(islice(operations, min(length // 5 + 1, PIECE))):
         if not done:

@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Protocol
 
 import attrs
 
-from compactlib.errors import CorruptData
+from compactlib.errors import CorruptData, StorageError
 from compactlib.files import StrPath
 from compactlib.lab.workloads import DELETE, FOREVER, KIND_NAMES, MAX_RECORD_BYTES, PUT, Row
 from compactlib.raftlog import Entry
@@ -53,6 +53,7 @@ class CsvTrace:
 
     Raises:
         CorruptData: during reading: a line is not of the layout; its number, from 1, is the index.
+        StorageError: during reading: the file cannot be opened.
     """
 
     path: str = attrs.field(converter=_path_text)
@@ -69,7 +70,11 @@ class CsvTrace:
         before = -math.inf
         opener: Any = gzip.open if self.path.endswith(".gz") else open
         # Bytes that are not UTF-8 become surrogates.
-        with opener(self.path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        try:
+            opened = opener(self.path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="")
+        except OSError as error:
+            raise StorageError.from_os(error, "read", self.path) from error
+        with opened as file:
             lines = csv.DictReader(file)
             try:
                 if not {*_NEEDED} <= {*(lines.fieldnames or ())}:

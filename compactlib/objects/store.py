@@ -175,14 +175,14 @@ class ObjectStore(Handle):
         return self._list(prefix)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Remove any number of objects, not in one step; an absent object is no error.
+        """Remove any number of objects, or the one of a key, not in one step; an absent object is no error.
 
         Raises:
             ObjectStoreFailed: some may be removed; call again.
             BadKey: a key is invalid; nothing was removed.
         """
         self._require_open()
-        wanted = [*keys]
+        wanted = [keys] if isinstance(keys, str) else [*keys]
         for key in wanted:
             check_key(key)
         self._delete(wanted)

@@ -25,6 +25,7 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
+from compactlib._arguments import require_seconds
 from compactlib._closing import Closing
 from compactlib.clock import Clock, SystemClock
 from compactlib.codec import JsonCodec
@@ -81,18 +82,18 @@ class SchedulerApplication:
         max_body_bytes: the largest body of a request.
 
     Raises:
-        InvalidInput: a token is too short.
+        InvalidInput: a token is too short, or not one line of text.
     """
 
     def __init__(self, scheduler: Scheduler, *, tokens: Mapping[str, str] | None = None,
                  nodes: Mapping[str, str] | None = None, insecure: bool = False,
                  max_body_bytes: int = 16 << 20) -> None:
         for name, token in (tokens or {}).items():
-            if len(token) < _MIN_TOKEN_CHARS:
-                raise InvalidInput(f"the token of {name!r} has {len(token)} characters; give at least "
+            if len(token.strip()) < _MIN_TOKEN_CHARS:
+                raise InvalidInput(f"the token of {name!r} has {len(token.strip())} characters; give at least "
                                    f"{_MIN_TOKEN_CHARS}, chosen at random")
         self._scheduler = scheduler
-        self._tokens = [token.encode() for token in (tokens or {}).values()]
+        self._tokens = [_sent(token) for token in (tokens or {}).values()]
         self._nodes = dict(nodes or {})
         self._insecure = insecure
         self._max_body_bytes = max_body_bytes
@@ -167,7 +168,7 @@ class SchedulerApplication:
                 raise _Refused(401, "no credentials: send Authorization: Bearer TOKEN", error="TurnedAway")
             return
         client = str((scope.get("client") or [""])[0])
-        host = urlsplit("//" + headers.get(b"host", b"").decode("latin-1")).hostname or ""
+        host = _host_in("//" + headers.get(b"host", b"").decode("latin-1"))
         is_forwarded = not headers.keys().isdisjoint((b"forwarded", b"via", b"x-forwarded-for", b"x-real-ip"))
         if not _is_loopback(client) or not _is_loopback(host) or is_forwarded:
             raise _Refused(403, f"without tokens only this machine is answered, and {client!r} asks {host!r:.100}; "
@@ -179,6 +180,22 @@ def _decoded(codec: JsonCodec[AnswerT], body: bytes) -> AnswerT:
         return codec.decode(body, "the request")
     except CorruptData as error:
         raise _Refused(400, f"expected {error.expected}, found {error.found}") from error
+
+
+def _sent(token: str) -> bytes:
+    """Return a token as a request has it; spaces and line ends around it do not count."""
+    if not token.strip().isprintable():
+        raise InvalidInput("a token has a character that no header can have; give one line of text")
+    return token.strip().encode()
+
+
+def _host_in(url: str) -> str:
+    """Return the name of the host in a URL; `""` if the URL is invalid."""
+    try:
+        parts = urlsplit(url)
+        return (parts.hostname or "") if parts.port != 0 else ""
+    except ValueError:
+        return ""
 
 
 def _is_loopback(host: str) -> bool:
@@ -208,28 +225,28 @@ class SchedulerClient(Closing):
         clock: the clock for the time of a call, and the waits between rounds of tries.
 
     Raises:
-        InvalidInput: there is no address, an address is invalid, or it is `http` to another machine.
+        InvalidInput: there is no address, an address is invalid or `http` to another machine, the token is not one
+            line of text, or the time is not above 0 or too long to wait for.
     """
 
     def __init__(self, addresses: Sequence[str], *, token: str | None = None, tls: ssl.SSLContext | None = None,
                  insecure: bool = False, timeout_seconds: float = 30.0, clock: Clock | None = None) -> None:
         self.addresses: tuple[str, ...] = tuple(each.rstrip("/").lower() for each in addresses)
         for address in self.addresses or ("",):
-            url = urlsplit(address)
-            if url.scheme not in ("http", "https") or not url.hostname or url.path or url.query:
+            url = urlsplit(address if (host := _host_in(address)) else "")
+            if url.scheme not in ("http", "https") or url.path or url.query:
                 raise InvalidInput(f"{address!r:.200} is no address of a scheduler; give https://host:port")
-            if url.scheme == "http" and not insecure and not _is_loopback(url.hostname):
+            if url.scheme == "http" and not insecure and not _is_loopback(host):
                 raise InvalidInput(f"{address!r:.200} is another machine, and everybody between reads along; give "
                                    f"https://, or insecure=True")
-        if not timeout_seconds > 0:
-            raise InvalidInput(f"timeout_seconds is {timeout_seconds}; give more than 0")
+        require_seconds("timeout_seconds", timeout_seconds, above_zero=True)
         self._tls = tls
         self._timeout = timeout_seconds
         self._clock: Clock = SystemClock() if clock is None else clock
         self._preferred = 0
-        self._headers = {"content-type": "application/json"}
+        self._headers = {"content-type": b"application/json"}
         if token is not None:
-            self._headers["authorization"] = f"Bearer {token}"
+            self._headers["authorization"] = b"Bearer " + _sent(token)
         self._idle: list[tuple[str, float, http.client.HTTPConnection]] = []  # address, and time of the last use
         self._is_closed = False
 
@@ -243,17 +260,18 @@ class SchedulerClient(Closing):
             NoAnswer: it may have been carried out. Poll again.
             Closed: the client was closed.
         """
-        return self._decoded(_RESPONSES, self._ask("POST", "/v1/poll", _POLLS.encode(request), may_repeat=False))
+        return self._decoded(partial(_RESPONSES.decode, place="the answer"), self._ask(
+            "POST", "/v1/poll", _POLLS.encode(request), may_repeat=False))
 
     def add_blocks(self, blocks: Iterable[BlockMeta]) -> BlocksAdded:
         """Add new blocks; return the outcome of each. Idempotent. Raises as `poll`."""
-        return self._decoded(_ADDED, self._ask("POST", "/v1/add_blocks", _ADDITIONS.encode(AddBlocks(tuple(blocks))),
-                                               may_repeat=True))
+        return self._decoded(partial(_ADDED.decode, place="the answer"), self._ask(
+            "POST", "/v1/add_blocks", _ADDITIONS.encode(AddBlocks(tuple(blocks))), may_repeat=True))
 
     def status(self) -> dict[str, Any]:
         """Return the scheduler's state in numbers, as plain values. Raises as `poll`."""
-        found: dict[str, Any] = json.loads(self._ask("GET", "/v1/status", None, may_repeat=True))
-        return found
+        return self._decoded(lambda answer: dict(json.loads(answer)),
+                             self._ask("GET", "/v1/status", None, may_repeat=True))
 
     def close(self) -> None:
         """Close the connections, and refuse later calls; closing again does nothing."""
@@ -261,10 +279,10 @@ class SchedulerClient(Closing):
         while self._idle:
             self._idle.pop()[-1].close()
 
-    def _decoded(self, codec: JsonCodec[AnswerT], answer: bytes) -> AnswerT:
+    def _decoded(self, decode: Callable[[bytes], AnswerT], answer: bytes) -> AnswerT:
         try:
-            return codec.decode(answer, "the answer")
-        except CorruptData as error:
+            return decode(answer)
+        except (CorruptData, TypeError, ValueError) as error:
             raise NoAnswer(waited_seconds=self._timeout, reason=f"the answer cannot be decoded: {error}") from error
 
     def _ask(self, method: str, path: str, body: bytes | None, *, may_repeat: bool) -> bytes:
@@ -310,7 +328,7 @@ class SchedulerClient(Closing):
         """Send the request; return status and body, or 503 or 504 without an answer."""
         try:
             connection = self._connected(address, connect_seconds)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # a name that is no host's
             return 503, json.dumps({"changed": "no", "message": repr(error)}).encode()
         is_kept = False
         try:

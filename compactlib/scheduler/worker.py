@@ -28,11 +28,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
 import attrs
 
-from compactlib._arguments import is_above
+from compactlib._arguments import is_above, is_fraction, is_seconds, is_whole
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.codec import JsonCodec
@@ -200,24 +201,23 @@ class WorkerOptions:
         InvalidInput: a number is out of its range.
     """
 
-    capacity: int = attrs.field(default=1, validator=is_above(0))
+    capacity: int = attrs.field(default=1, validator=is_whole(1))
     """The number of concurrent jobs."""
-    cleanup_capacity: int = attrs.field(default=4, validator=is_above(0))
+    cleanup_capacity: int = attrs.field(default=4, validator=is_whole(1))
     """The number of concurrent deletions, if the worker has a cleanup; up to 64 times as many are queued."""
     poll_seconds: float = attrs.field(default=5.0, validator=is_above(0))
     """The time between polls; shorter for short leases, and after a job has ended."""
     max_poll_seconds: float = attrs.field(default=60.0, validator=is_above(0))
     """The longest time between polls without an answer."""
-    jitter: float = 0.1
+    jitter: float = attrs.field(default=0.1, validator=is_fraction)
     """The random part of this time, 0 .. 1, so that workers do not poll at the same time."""
-    patience_seconds: float = 300.0
+    patience_seconds: float = attrs.field(default=300.0, validator=is_seconds(most=inf))
     """The time from the end of a lease, without an answer, until the job is stopped."""
 
     def __attrs_post_init__(self) -> None:
-        if not (0 <= self.jitter <= 1 and self.patience_seconds >= 0 and self.poll_seconds <= self.max_poll_seconds):
-            raise InvalidInput(f"jitter {self.jitter}, patience_seconds {self.patience_seconds}, poll_seconds "
-                               f"{self.poll_seconds}, max_poll_seconds {self.max_poll_seconds}; give a jitter from "
-                               f"0 to 1, patience >= 0, and poll_seconds <= max_poll_seconds")
+        if self.poll_seconds > self.max_poll_seconds:
+            raise InvalidInput(f"poll_seconds is {self.poll_seconds}, max_poll_seconds {self.max_poll_seconds}; give "
+                               f"poll_seconds <= max_poll_seconds")
 
 
 @attrs.define(eq=False)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _SAMPLES_PER_BLOCK = 200
 _SHARE_BYTES = 128 << 20
 """About how many bytes a Spark task reads."""
+_BLOCK = re.compile(r"tenant-[\w.@-]*/shard-\d+/block-[\w.@-]+\.parquet", re.ASCII)
 _DAMAGE = re.compile(r"corrupt data in (.+?) at offset 0: expected (.+?), found (.+?); restore the file")
 
 
@@ -66,8 +67,8 @@ class BlockFolder:
     def sweep(self, known: Iterable[BlockMeta], *, now: float, older_than_seconds: float) -> int:
         """Remove orphan blocks: outputs of merges that died or were fenced off. Returns the number of blocks removed.
 
-        A block is removed if it is not `known` and is older than `older_than_seconds` at `now`, by the store's clock.
-        `sweep` may raise the object store's errors; call it again then.
+        A block is removed if it is not `known` and is older than `older_than_seconds` at `now`, by the store's clock;
+        other objects stay. `sweep` may raise the object store's errors; call it again then.
 
         Only the blocks' own scheduler may sweep them. A copy of the scheduler does not know the blocks that were made
         after the copy, and would remove them.
@@ -85,7 +86,7 @@ class BlockFolder:
         kept = {self.key_of(block.tenant, block.shard, block.id) for block in known}
         require_age(now, older_than_seconds)
         with self.open_objects() as objects:
-            listed = list(objects.list("tenant-"))
+            listed = [info for info in objects.list("tenant-") if _BLOCK.fullmatch(info.key)]
             old = [info.key for info in listed if info.modified_at < now - older_than_seconds and info.key not in kept]
             if old and kept.isdisjoint(info.key for info in listed):
                 raise Conflict(f"none of the {len(listed)} blocks in the folder is among the {len(kept)} known "

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
+from compactlib._arguments import require_whole
 from compactlib.budget import Budget, BudgetLimits
-from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, NotFound
+from compactlib.errors import BudgetSpent, CompactlibError, NotFound
 from compactlib.executors import CarriedEvents, attempt_task, checked_names, new_attempt_id, portable
 from compactlib.observer import Observer, Observers
 from compactlib.rewrite import Attempt, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
@@ -67,11 +68,9 @@ class SparkExecutor:
     """
 
     def __init__(self, spark: SparkSession, *, tasks_per_partition: int = 1) -> None:
-        if tasks_per_partition < 1:
-            raise InvalidInput(f"tasks_per_partition is {tasks_per_partition}; give at least 1")
+        self._tasks_per_partition: int = require_whole("tasks_per_partition", tasks_per_partition, 1)
         require_spark("SparkExecutor")
         self._spark = spark
-        self._tasks_per_partition = tasks_per_partition
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
             observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:

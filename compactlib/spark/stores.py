@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from compactlib._arguments import require_whole
 from compactlib.budget import Budget, BudgetLimits
 from compactlib.clock import SystemClock
 from compactlib.errors import BudgetSpent, Busy, InvalidInput, NotFound
@@ -65,7 +66,7 @@ def plan_many(names: Iterable[str], plan: Callable[[str], Plan], *, threads: int
         except Exception as error:  # a host's own code may raise anything; the other stores continue
             return {"store": name, "plan": "failed", "bytes_to_copy": None, "bytes_freed": None, "why": str(error)}
 
-    with ThreadPoolExecutor(threads, thread_name_prefix="compactlib-plan") as pool:
+    with ThreadPoolExecutor(require_whole("threads", threads, 1), thread_name_prefix="compactlib-plan") as pool:
         return Table.from_dicts(list(pool.map(row, _listed_once(names))))
 
 

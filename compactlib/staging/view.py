@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 
 import attrs
 
-from compactlib.errors import InvalidInput
+from compactlib._arguments import is_whole
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound, RecordNotFound
 from compactlib.staging.ranges.committed import RangeScan, aligned
@@ -56,12 +56,8 @@ class ListRequest:
     prefix: bytes = b""
     delimiter: bytes = b""
     after: bytes | None = None
-    limit: int = 1000
+    limit: int = attrs.field(default=1000, validator=is_whole(1, MAX_LIST_LIMIT))
     max_scanned: int
-
-    def __attrs_post_init__(self) -> None:
-        if not 1 <= self.limit <= MAX_LIST_LIMIT:
-            raise InvalidInput(f"the limit of a page is {self.limit}; give 1 to {MAX_LIST_LIMIT:,}")
 
     def common_prefix(self, key: bytes) -> bytes | None:
         """Return the common prefix of a key; `None` if the key is not folded."""

@@ -28,7 +28,7 @@ from unittest import mock
 import attrs
 
 from compactlib.clock import ManualClock
-from compactlib.errors import Closed, CompactlibError, Stale
+from compactlib.errors import Closed, CompactlibError, InvalidInput, Stale
 from compactlib.kv import OutcomeUnknown
 from compactlib.testing.choices import Choices, explore, sample, spread
 from compactlib.testing.crash import LOCK_NAME, RecordingFiles, explore_crashes, explore_kills, record
@@ -817,8 +817,12 @@ def check_hazards(driver: Driver[Any], folder: Path, *, hazards: Iterable[str] =
         The number of histories of each hazard. One history means that the hazard had no place to happen.
 
     Raises:
+        InvalidInput: a name is not one of them; nothing was run.
         BaseException: the error of the first failed history, with its picks as a note.
     """
+    hazards = list(hazards)
+    if unknown := [name for name in hazards if name not in HAZARDS]:
+        raise InvalidInput(f"there is no hazard {unknown[0]!r}; there are {', '.join(HAZARDS)}")
     bench = Bench(driver, folder, effort or Effort())
     histories: dict[str, int] = {}
     for name in hazards:

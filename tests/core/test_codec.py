@@ -114,6 +114,8 @@ def test_any_value_is_decoded_as_encoded(value: Everything) -> None:
     ({"shapes": [{"radius": 1.0}]}, "shapes[0]", "'is' of Circle or Square"),
     ({"shapes": [{"is": "Circle", "radius": -1.0}]}, "shapes[0]", "radius"),
     ({"shapes": [{"is": "Circle", "radius": 1e999}]}, "shapes[0].radius", "a finite number"),
+    ({"shapes": [{"is": "Circle", "radius": 10**400}]}, "shapes[0].radius", "a finite number"),
+    ({"shapes": [{"is": []}]}, "shapes[0]", "'is' of Circle or Square"),
     ({"shapes": 5}, "shapes", "a list"),
     ({"pair": [1]}, "pair", "2 values"),
     ({"place": [1, 2]}, "place[1]", "text"),

@@ -249,6 +249,11 @@ def test_foreign_items_in_the_table_are_found(store: DynamoStore) -> None:
     store.delete(P, b"b")
 
 
+def test_an_address_without_a_scheme_is_named() -> None:
+    with pytest.raises(StoreFailed, match="localhost:8000"):
+        DynamoStore("table", endpoint_url="localhost:8000", session=SESSION)
+
+
 def test_a_removed_table_and_an_absent_service_are_named(store: DynamoStore) -> None:
     client().delete_table(TableName=store.table)
     with pytest.raises(StoreFailed, match="ResourceNotFound"):

@@ -30,6 +30,14 @@ def test_age_is_by_the_clock_that_was_given() -> None:
         assert list(store.list()) == [ObjectInfo("a", 1, 1000.0), ObjectInfo("b", 2, 1050.0)]
 
 
+def test_a_delete_of_one_key_is_not_one_of_its_letters() -> None:
+    with MemoryObjects() as store:
+        for key in ("a", "b", "ab"):
+            store.create(key, b"")
+        store.delete("ab")
+        assert [info.key for info in store.list()] == ["a", "b"]
+
+
 def test_digest_is_that_of_other_languages() -> None:
     # BLAKE2b-160 of "abc", by the standard library of another language.
     digest = Digest.of(b"abc")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.errors import CompactlibError, CorruptData
+from compactlib.errors import CompactlibError, CorruptData, InvalidInput
 from compactlib.fences import Admission, Commitment, Fence, FencedOff, KVFence, ObjectFence
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, SlowDown
 from compactlib.objects import MemoryObjects
@@ -371,3 +371,11 @@ def test_an_unreadable_record_does_not_stop_other_removals(kind: str) -> None:
         except CorruptData as error:
             left.append(type(error))
     assert sorted(map(str, left)) == sorted([str(CorruptData), *["None"] * 4])
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan")])
+def test_a_fence_that_could_not_tidy_is_refused_before_it_raises_the_floor(seconds: float) -> None:
+    objects = MemoryObjects()
+    with pytest.raises(InvalidInput, match="keep_seconds"):
+        ObjectFence(objects, keep_seconds=seconds).raise_floor(7)
+    assert not list(objects.list())

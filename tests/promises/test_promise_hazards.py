@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from compactlib.errors import InvalidInput
 from compactlib.testing import HAZARDS, Driver, Effort, check_hazards
 from tests.harness import effort as efforts
 from tests.promises.drivers.blob_store import BlobStoreDriver
@@ -131,3 +132,10 @@ def test_store_keeps_its_acknowledged_state(store: str, hazard: str, tmp_path: P
         assert sum(found) > lives, "the hazard has found no place where it can happen"
         return
     pytest.xfail(known)
+
+
+@pytest.mark.parametrize("hazards", [["crashes", "crashs"], "crashes"])
+def test_unknown_hazard_is_refused_before_any_runs(hazards: Any, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"there is no hazard 'c.*; there are "):
+        check_hazards(SegmentLogDriver(), tmp_path, hazards=hazards)
+    assert not any(tmp_path.iterdir())

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from compactlib.errors import InvalidInput
 from compactlib.raftlog import LogOptions, LogPlan, LogReader, SeedPolicy, SegmentLimits, SegmentLog
 from compactlib.spark import compact_on_workers, plan_many
 
@@ -41,6 +42,8 @@ def test_a_plan_names_stores_that_are_missing(tmp_path: Path) -> None:
         with LogReader(folder) as log:
             return log.plan(SeedPolicy())
 
+    with pytest.raises(InvalidInput, match="threads is 0"):
+        plan_many(names, plan, threads=0)
     rows = plan_many(names, plan).to_dicts()
     assert [(row["store"], row["plan"]) for row in rows] == [
         (names[0], "work"), *((name, "failed") for name in names[1:])]

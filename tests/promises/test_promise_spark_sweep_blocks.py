@@ -57,3 +57,21 @@ def test_sweep_of_young_or_no_blocks_is_no_conflict(tmp_path: Path) -> None:
     assert blocks.sweep((), now=0.0, older_than_seconds=60.0) == 0
     empty = BlockFolder(partial(LocalObjects, tmp_path / "empty"))
     assert empty.sweep((), now=FAR_FUTURE, older_than_seconds=60.0) == 0
+
+
+@pytest.mark.parametrize("name", ["block-b0 (copy).parquet", "notes.txt", "block-b0.parquet.md5"])
+def test_sweep_leaves_files_that_are_no_blocks(tmp_path: Path, name: str) -> None:
+    blocks = filled(tmp_path)
+    (stranger := (tmp_path / blocks.key_of("acme", 3, "b0")).with_name(name)).write_text("of a user")
+    assert blocks.sweep((meta("b0"),), now=FAR_FUTURE, older_than_seconds=60.0) == 1
+    assert stranger.exists()
+    assert keys(blocks) == 2
+
+
+def test_sweep_knows_blocks_of_all_names(tmp_path: Path) -> None:
+    blocks, names = filled(tmp_path), ["~a", "ü/..%", "block-.parquet", "_", "A b-1"]
+    with blocks.open_objects() as objects:
+        for tenant, name in [("", "b7"), *zip(names, reversed(names), strict=True)]:
+            objects.create(blocks.key_of(tenant, 12, name), b"")
+    assert blocks.sweep((meta("b0"),), now=FAR_FUTURE, older_than_seconds=60.0) == 2 + len(names)
+    assert keys(blocks) == 1

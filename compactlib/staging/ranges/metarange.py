@@ -20,6 +20,7 @@ from typing import Final, Self
 
 import attrs
 
+from compactlib._arguments import is_whole
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.staging.ranges.rows import DIGEST_BYTES, header_of
@@ -49,16 +50,13 @@ class SplitRule:
         InvalidInput: a number is out of its bounds, or `max_bytes` is below `min_bytes`.
     """
 
-    min_bytes: int = 0
-    max_bytes: int = 20 << 20
-    raggedness: int = 50_000
+    min_bytes: int = attrs.field(default=0, validator=is_whole())
+    max_bytes: int = attrs.field(default=20 << 20, validator=is_whole(1, UNLIMITED))
+    raggedness: int = attrs.field(default=50_000, validator=is_whole(1, (1 << 32) - 1))
 
     def __attrs_post_init__(self) -> None:
-        if not 0 <= self.min_bytes <= self.max_bytes <= UNLIMITED or self.max_bytes < 1:
-            raise InvalidInput(f"min_bytes is {self.min_bytes} and max_bytes {self.max_bytes}; 0 <= min_bytes <= "
-                               f"max_bytes and 1 <= max_bytes <= {UNLIMITED} must hold")
-        if not 1 <= self.raggedness < 1 << 32:
-            raise InvalidInput(f"raggedness is {self.raggedness}; give 1 to {(1 << 32) - 1}")
+        if self.min_bytes > self.max_bytes:
+            raise InvalidInput(f"min_bytes is {self.min_bytes}; give at most max_bytes, {self.max_bytes}")
 
     def is_cut(self, key: bytes) -> bool:
         """Return whether this key closes its range, if the range is large enough."""

@@ -54,7 +54,7 @@ class ChangeBatch:
                 add_data(None)
                 size += len(key)
             else:
-                identity, data = record.identity, record.data
+                identity, data = (record.identity, record.data) if type(record) is Record else (None, None)
                 if not (type(identity) is type(data) is bytes):
                     raise InvalidInput(f"key {key[:100]!r} comes with {record!r:.100} where a record with an "
                                        f"identity was expected")

@@ -209,6 +209,10 @@ def test_choice_above_the_safe_version_is_refused() -> None:
     TooHigh.target = 77
     with pytest.raises(InvalidInput):
         catalog.plan(TooHigh(), view=view)
+    nothing: Any = lambda self, view, now: None  # noqa: E731 - a policy without a return
+    TooHigh.choose = nothing  # type: ignore[method-assign]
+    with pytest.raises(InvalidInput, match=r"too_high.*None.*Cut"):
+        catalog.plan(TooHigh(), view=view)
     plan = catalog.plan(view=view)
     catalog.execute([PutObject(Schema("X"))])
     assert catalog.compact(plan).earliest == 3

@@ -426,3 +426,9 @@ def test_a_batch_costs_as_much_in_a_large_catalog() -> None:
         calls = calls_of(partial(service.execute, [PutObject(Schema(f"S{number}"))], wait=False))
         counted.append(calls.total())
     assert counted[400] < counted[100] * 1.2
+
+
+@pytest.mark.parametrize("answer", ["ignore", True, "Keep"])
+def test_an_unknown_answer_to_a_name_that_exists_is_refused(answer: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"if_exists is .*; give one of refuse, keep, replace"):
+        PutObject(Schema("S", {"new": True}), if_exists=answer)

@@ -338,12 +338,12 @@ def test_report_has_all_floors_and_names_what_fails() -> None:
 
     report = local_report(NodeId("A"), service.history, transactions=transactions, sources=[
         Source(Floor(Factor.REBALANCE, 30)), Source(Floor(Factor.REBALANCE, 20)), Source(None),
-        Source(TimeBeforeHistory(time=1, earliest=2, earliest_time=3)), Source(ValueError("the host's mistake"))])
+        Source(TimeBeforeHistory(time=1, earliest=2, earliest_time=3)), Source(ConnectionError("no placement driver"))])
     assert [(floor.factor, floor.time) for floor in report.floors] == [
-        (Factor.REBALANCE, 30), (Factor.REBALANCE, 20), (Factor.UNAVAILABLE, 0), (Factor.UNAVAILABLE, 0),
-        (Factor.ACTIVE_TRANSACTIONS, report.transactions_from)]
+        (Factor.REBALANCE, 30), (Factor.REBALANCE, 20), (Factor.UNAVAILABLE, 0),
+        (Factor.UNAVAILABLE, 0), (Factor.ACTIVE_TRANSACTIONS, report.transactions_from)]
     assert "Source failed" in report.floors[2].culprit.owner
-    assert "Source failed: the host's mistake" in report.floors[3].culprit.owner
+    assert "no placement driver" in report.floors[3].culprit.owner
     assert transactions.begin().began > report.transactions_from
 
 

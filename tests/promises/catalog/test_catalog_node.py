@@ -32,7 +32,7 @@ from compactlib.catalog import (
 )
 from compactlib.catalog.errors import CatalogMoved, ClockSkewExceeded, NotReady, StaleTerm, TimeBeforeHistory
 from compactlib.clock import ManualClock
-from compactlib.errors import Stale
+from compactlib.errors import InvalidInput, Stale
 from compactlib.kv import KVStore, MemoryStore, StoreFailed
 from compactlib.testing import Request, StoreInFront
 from tests.harness.catalog_cluster import Cluster
@@ -105,6 +105,16 @@ def test_node_joins_after_the_greatest_skew_of_the_clocks() -> None:
     node.join()
     assert clock.monotonic() - before >= 0.5
     node.close()
+
+
+def test_node_without_a_name_is_refused_before_it_joins() -> None:
+    store, clock = MemoryStore(), ManualClock(1000.0)
+    with pytest.raises(InvalidInput, match="name"):
+        node_on(store, clock, "").join()
+    assert Members(store).join("A") == NodeId("A", 1)
+    assert Members(store).read()[0].nodes == {NodeId("A", 1)}
+    with pytest.raises(InvalidInput, match="incarnation"):
+        NodeId("A", 0)
 
 
 def test_each_life_has_its_own_incarnation() -> None:

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 import compactlib
-from compactlib.blobstore import Blob, BlobStore, Deleted
+from compactlib.blobstore import Blob, BlobStore, Deleted, RecordKind
 from compactlib.budget import Budget
 from compactlib.cli import main
 from compactlib.errors import TaskFailed
@@ -99,6 +99,14 @@ def test_inspect_shows_every_segment_of_a_log(tmp_path: Path, capsys: Console) -
     assert found["snapshot"] == {"index": 72, "live_indexes": len(LIVE)}
     text = answer(capsys, "inspect", folder)[1]
     assert text.startswith(f"{folder}: 8 segments, 75 entries (20 live)")
+
+
+def test_inspect_shows_a_time_for_which_there_is_no_date(tmp_path: Path, capsys: Console) -> None:
+    """Milliseconds, which a host took for seconds."""
+    with BlobStore(tmp_path / "blobs", CONFIG) as store:
+        store.append_replicated(RecordKind.PUT, "a", b"", op_time=1.7e12)
+    [segment] = data(capsys, "inspect", tmp_path / "blobs")["segments"]
+    assert segment["last_modified"] == "1700000000000 s"
 
 
 def test_inspect_of_a_store_of_logs_counts_the_write_ahead_log(tmp_path: Path, capsys: Console) -> None:

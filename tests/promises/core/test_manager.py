@@ -503,3 +503,10 @@ def test_a_stopped_manager_can_be_started_again() -> None:
         manager.request("store")
         manager.wait_until_idle()
     assert store.calls == ["compact", "reclaim"]
+    manager.remove("store", wait_seconds=float("inf"))
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan")])
+def test_failing_store_is_tried_again_after_a_delay(seconds: float) -> None:
+    with pytest.raises(InvalidInput, match="retry_seconds"):
+        CompactionManager(retry_seconds=seconds)

@@ -239,3 +239,10 @@ def test_wakes_of_a_service_without_a_thread_take_no_memory() -> None:
         assert tracemalloc.get_traced_memory()[0] < 50_000
     finally:
         tracemalloc.stop()
+
+
+def test_a_stop_may_wait_without_an_end() -> None:
+    service = PeriodicService(lambda _: None, name="work", every_seconds=0.001)
+    service.start()
+    service.stop(wait_seconds=float("inf"))
+    assert not service.is_running

@@ -9,12 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from compactlib.blobstore import Blob, BlobStore, RecordKind
 from compactlib.budget import Budget, BudgetLimits
+from compactlib.catalog import CatalogService, HybridClock, PutObject, Schema, UpdateLog
+from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, InvalidInput
 from compactlib.executors import LocalExecutor, ProcessExecutor
-from compactlib.kv import SqliteStore
+from compactlib.kv import MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.raftlog import StoreOptions
+from compactlib.scheduler import WorkerOptions
+from compactlib.staging import SplitRule
 
 SMALL: Any = np.uint8(3)
 
@@ -46,9 +51,39 @@ def test_arguments(tmp_path: Path) -> None:
 
 def test_a_setting_is_kept_as_an_integer_of_python() -> None:
     assert type(StoreOptions(max_wal_bytes=SMALL).max_wal_bytes) is int
+    assert type(WorkerOptions(capacity=SMALL).capacity) is type(SplitRule(max_bytes=SMALL).max_bytes) is int
 
 
 @pytest.mark.parametrize("refused", [np.int64(-1), np.float64(3), 3.0, "3", None])
 def test_what_is_no_count_is_refused(refused: Any) -> None:
     with pytest.raises(InvalidInput, match="give a whole number, at least 1"):
         LocalExecutor(refused)
+    for settings in (WorkerOptions, SplitRule):
+        field = "capacity" if settings is WorkerOptions else "max_bytes"
+        with pytest.raises(InvalidInput, match=f"{field} is .*; give a whole number, at least 1"):
+            settings(**{field: refused})
+
+
+def test_a_number_of_a_blob_is_stored_and_returned_as_it_was_given(tmp_path: Path) -> None:
+    half: Any = 7.0
+    with BlobStore(tmp_path / "blobs") as store:
+        for numbers in ({"account": half}, {"container": half}):
+            with pytest.raises(InvalidInput, match=r"is 7\.0; give a whole number, at least 0"):
+                store.put("a", b"", **numbers)
+        with pytest.raises(InvalidInput, match="life_version"):
+            store.append_replicated(RecordKind.DELETE, "a", op_time=1.0, life_version=half)
+        store.put(np.bytes_(b"a"), b"", account=SMALL)
+        token = store.entries_since().token
+    with BlobStore(tmp_path / "blobs") as store:
+        assert not store.entries_since(token).was_reset
+
+
+def test_a_time_of_numpy_does_not_overflow(tmp_path: Path) -> None:
+    month: Any = np.int32(30 * 86_400)
+    with BlobStore(tmp_path / "blobs") as store:
+        store.put("a", b"", ttl_seconds=month)
+        assert isinstance(store.get("a"), Blob)
+    catalog = CatalogService(UpdateLog(MemoryStore()), HybridClock(ManualClock(1.7e9)))
+    catalog.execute([PutObject(Schema("S"))])
+    catalog.pins.pin("a reader", 1, catalog.history, ttl_seconds=month)
+    assert [pin.owner for pin in catalog.pins.active()] == ["a reader"]

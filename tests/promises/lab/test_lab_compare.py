@@ -12,6 +12,7 @@ import attrs
 import pytest
 
 from compactlib.blobstore import BlobChoice, BlobView, Greedy, StatsBased
+from compactlib.errors import InvalidInput
 from compactlib.lab import (
     Arrivals,
     BlobLogModel,
@@ -102,3 +103,10 @@ def test_an_error_of_a_policy_names_its_replay() -> None:
             with pytest.raises(ZeroDivisionError, match="the policy's bug") as caught:
                 compare([good, Raising()], [workload], model, mapper=mapper)
             assert caught.value.__notes__ == ["in the replay of raising, uniform"]
+
+
+@pytest.mark.parametrize("skip", [1, 50, -0.1, float("nan")])
+def test_a_part_that_no_table_can_leave_out_is_refused_before_the_replays(skip: float) -> None:
+    with pytest.raises(InvalidInput, match="skip is"):
+        compare([Greedy(min_used_fraction=0.0)], [Uniform(keys=200, writes=400)], BlobLogModel.of_slots(20, 16),
+                skip=skip, mapper=lambda _, experiments: pytest.fail("a replay began"))

@@ -311,3 +311,13 @@ def test_bursts_of_blocks_wait_longer() -> None:
     smooth, bursts = (replay(attrs.evolve(BLOCKS, burst=each), ByPriority(), SchedulerModel(config=CONFIG, workers=1))
                       for each in (1, 100))
     assert bursts.total.median_wait_seconds > smooth.total.median_wait_seconds
+
+
+def test_a_workload_may_return_its_rows_as_a_list() -> None:
+    class Listed:
+        name, operations = "listed", 0
+
+        def rows(self, seed: int) -> Any:
+            return list(Uniform(keys=50, writes=5_000).rows(seed))
+
+    assert replay(Listed(), GREEDY, MODEL).total.operations == 5_050

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compactlib.blobstore import Greedy
-from compactlib.errors import CorruptData
+from compactlib.errors import CorruptData, StorageError
 from compactlib.lab import BlobLogModel, CsvTrace, replay
 
 PIECE = 8_192
@@ -121,3 +121,9 @@ def test_a_record_replaced_within_its_second_is_dead_in_it(tmp_path: Path) -> No
         f"1,put,k{number % 50},1\n" for number in range(5_000)))
     trace = CsvTrace(tmp_path / "t.csv")
     assert replay(trace, Greedy(min_used_fraction=0), BlobLogModel.of_slots(20, 10)).total.refused == 0
+
+
+@pytest.mark.parametrize("name", ["missing.csv", "missing.csv.gz", "."])
+def test_a_trace_that_cannot_be_opened_is_named(name: str, tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="read "):
+        rows(CsvTrace(tmp_path / name))

@@ -81,7 +81,8 @@ def asked(address: str, method: str, path: str, body: bytes = b"",
 def test_a_page_in_a_browser_is_not_answered() -> None:
     with served(SchedulerApplication(opened())) as address:
         assert asked(address, "GET", "/v1/status")[0] == 200
-        assert asked(address, "GET", "/v1/status", headers={"host": "evil.example"})[0] == 403
+        for host in ("evil.example", "[", "localhost:port"):
+            assert asked(address, "GET", "/v1/status", headers={"host": host})[0] == 403
         assert asked(address, "POST", "/v1/poll", b"{}", {"content-type": "text/plain"})[0] == 415
         assert asked(address, "GET", "/v1/status", headers={"x-forwarded-for": "10.0.0.1"})[0] == 403
     with served(SchedulerApplication(opened(), insecure=True)) as address:
@@ -92,7 +93,8 @@ def test_a_page_in_a_browser_is_not_answered() -> None:
     ("/v1/poll", b"{", 400, "expected JSON"), ("/v1/poll", b'{"job_capacity":"1"}', 400, "job_capacity"),
     ("/v1/poll", b'{"job_capacity":-1}', 400, "room for 0 jobs or more"), ("/v1/nothing", b"{}", 404, "/v1/poll"),
     ("/v1/add_blocks", b'{"blocks":[{"id":"","tenant":"","shard":0,"level":0}]}', 400, "not a block id"),
-    ("/v1/poll", b" " * 2000, 413, "max_body_bytes=1000")])
+    ("/v1/add_blocks", b'{"blocks":[{"id":"a","tenant":"","shard":0,"level":0,"min_time":1' + b"0" * 400 + b"}]}", 400,
+     "blocks[0].min_time"), ("/v1/poll", b" " * 2000, 413, "max_body_bytes=1000")])
 def test_an_invalid_request_is_refused_by_name(path: str, body: bytes, status: int, message: str) -> None:
     scheduler = opened()
     with served(SchedulerApplication(scheduler, max_body_bytes=1000)) as address:
@@ -168,7 +170,34 @@ def test_a_node_may_close_each_connection_after_its_answer() -> None:
             assert client.poll(PollRequest()) == PollResponse()
 
 
-@pytest.mark.parametrize("address", ["", "127.0.0.1:80", "ftp://127.0.0.1", "http://10.0.0.1:80", "http://a/b"])
+@pytest.mark.parametrize("address", ["", "127.0.0.1:80", "ftp://127.0.0.1", "http://10.0.0.1:80", "http://a/b",
+                                     "http://127.0.0.1:80800", "http://localhost:port", "http://[::1:80"])
 def test_an_invalid_or_public_address_is_refused(address: str) -> None:
     with pytest.raises(InvalidInput):
         SchedulerClient([address])
+
+
+@pytest.mark.parametrize("token", [SECRET, f"{SECRET}\n", "пароль из многих букв"])
+def test_a_token_has_any_letters_and_may_be_a_line_of_a_file(token: str) -> None:
+    with served(SchedulerApplication(opened(), tokens={"workers": token})) as address, \
+            SchedulerClient([address], token=token) as client:
+        assert client.status()["jobs"] == 0
+    with pytest.raises(InvalidInput, match="one line"):
+        SchedulerClient([address], token=f"{token}\n{token}")
+
+
+def test_a_time_that_no_socket_waits_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="timeout_seconds is inf"):
+        SchedulerClient(["http://127.0.0.1:1"], timeout_seconds=float("inf"))
+
+
+def test_the_page_of_another_server_is_no_answer() -> None:
+    class Page(SchedulerApplication):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"6")]})
+            await send({"type": "http.response.body", "body": b"<html>"})
+
+    with served(Page(Node(PollResponse))) as address, SchedulerClient([address]) as client:
+        for call in (client.status, lambda: client.poll(PollRequest())):
+            with pytest.raises(NoAnswer, match="cannot be decoded"):
+                call()

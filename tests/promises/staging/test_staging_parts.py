@@ -47,3 +47,9 @@ def test_other_results_are_refused(arrange: Callable[[list[Any]], Iterable[Any]]
     with pytest.raises(InvalidInput, match="parts"):
         merge(arrange, objects)
     assert list(objects.list("metaranges/")) == []
+
+
+@pytest.mark.parametrize("change", [b"data", "data", 5])
+def test_a_change_that_is_no_record_is_refused(change: Any) -> None:
+    with pytest.raises(InvalidInput, match="where a record with an identity was expected"):
+        CommittedRanges(MemoryObjects()).apply(None, [(b"key", change)])
