@@ -780,15 +780,17 @@ class RaftLog(OwnedLog):
                 # The state that has arrived keeps its name for the next transfer.
                 self._require_open()
                 incoming.seal(after)
-                self._write_row(row)
                 try:
+                    self._write_row(row, shows=False)
                     incoming.close()
                     self._take_received(row)
                     with self._lock:
                         self._own.row = row
                         self._memory.skip_to(row.index)
                 except BaseException as error:
-                    self._guard.fail(error)
+                    # A refused row changed nothing.
+                    if not (isinstance(error, StorageError) and incoming.is_open):
+                        self._guard.fail(error)
                     raise
             self._shown(row)
 
