@@ -589,7 +589,6 @@ class RaftLog(OwnedLog):
             with self._guard.use():
                 self._require_open()
                 self._snapshots.write_checkpoint(row)
-                self._tidy()
 
     def promote(self, index: int) -> SnapshotMeta:
         """Make the newest checkpoint at or below `index` the snapshot in force. Returns the row.
@@ -665,7 +664,16 @@ class RaftLog(OwnedLog):
             if self._overruled_above is not None:
                 with self._files_lock:
                     self._require_truncated()
-            yield
+            try:
+                yield
+            except CorruptData:
+                # No damage: files of a closed log, which its next owner or a removal has removed.
+                self._require_open()
+                raise
+            except StorageError:
+                self._tidy()
+                raise
+            self._tidy()
 
     def _held_at(self, index: int, live: IndexSet) -> SnapshotMeta:
         """The row of a snapshot at `index`; the log has that entry and all live entries, durably."""
@@ -696,23 +704,13 @@ class RaftLog(OwnedLog):
         with self._guard.lock:
             self._guard.require_open()
             self._snapshots.make_folder()
-        try:
-            return self._snapshots.write(row, state, machine_version)
-        except SnapshotLost:
-            # The next owner of a closed log has removed the file.
-            self._require_open()
-            raise
+        return self._snapshots.write(row, state, machine_version)
 
     def _switch_to(self, row: SnapshotMeta) -> None:
         """Make a row the log's row; its state is durable."""
         with self._guard.use():
             self._require_open()
-            try:
-                self._record_state(row)
-            except StorageError:
-                if self._guard.is_open:
-                    self._tidy()
-                raise
+            self._record_state(row)
             self._shown(row)
 
     def _shown(self, row: SnapshotMeta) -> None:
@@ -721,11 +719,12 @@ class RaftLog(OwnedLog):
             self._memory.skip_to(row.index)
             self._wal.smallest_live[self._log_id] = row.smallest_live_index
         self._wake_workers()
-        self._tidy()
 
     def _tidy(self) -> None:
         try:
-            self._snapshots.tidy(self._own.row)
+            with self._guard.use():
+                if self._guard.is_open:
+                    self._snapshots.tidy(self._own.row)
         except StorageError as error:
             # The next snapshot, or the next opening, removes them.
             self._observer.event("raftlog_unreclaimed", error=str(error))
