@@ -624,7 +624,11 @@ class RaftLog(OwnedLog):
         """
         self._require_open()
         with self._snapshotting:
-            return self._snapshots.checkpoints(self.state.index)
+            try:
+                return self._snapshots.checkpoints(self.state.index)
+            except CorruptData:
+                self._require_open()
+                raise
 
     def open_state(self, row: SnapshotMeta | None = None) -> StateReader:
         """Open the state of the snapshot in force, or of a checkpoint; a newer snapshot leaves the reader readable.

@@ -37,6 +37,7 @@ CALLS: dict[str, Callable[[RaftLog, RaftLogStore, Path], object]] = {
     "snapshot": lambda log, store, _: log.snapshot(12, (3,), [b"state"]),
     "checkpoint": lambda log, store, _: log.checkpoint(12, (3,), [b"state"]),
     "promote": lambda log, store, _: log.promote(8),
+    "checkpoints": lambda log, store, _: log.checkpoints,
     "record_hard_state": lambda log, store, _: log.record_hard_state(7, "me"),
     "compact": lambda log, store, _: log.compact(policy=SeedPolicy()),
     "receive": lambda log, store, scratch: received(log, scratch),
