@@ -589,7 +589,6 @@ class RaftLog(OwnedLog):
             with self._guard.use():
                 self._require_open()
                 self._snapshots.write_checkpoint(row)
-                self._tidy()
 
     def promote(self, index: int) -> SnapshotMeta:
         """Make the newest checkpoint at or below `index` the snapshot in force. Returns the row.
@@ -625,7 +624,11 @@ class RaftLog(OwnedLog):
         """
         self._require_open()
         with self._snapshotting:
-            return self._snapshots.checkpoints(self.state.index)
+            try:
+                return self._snapshots.checkpoints(self.state.index)
+            except CorruptData:
+                self._require_open()
+                raise
 
     def open_state(self, row: SnapshotMeta | None = None) -> StateReader:
         """Open the state of the snapshot in force, or of a checkpoint; a newer snapshot leaves the reader readable.
@@ -665,7 +668,16 @@ class RaftLog(OwnedLog):
             if self._overruled_above is not None:
                 with self._files_lock:
                     self._require_truncated()
-            yield
+            try:
+                yield
+            except CorruptData:
+                # No damage: files of a closed log, which its next owner or a removal has removed.
+                self._require_open()
+                raise
+            except StorageError:
+                self._tidy()
+                raise
+            self._tidy()
 
     def _held_at(self, index: int, live: IndexSet) -> SnapshotMeta:
         """The row of a snapshot at `index`; the log has that entry and all live entries, durably."""
@@ -696,23 +708,13 @@ class RaftLog(OwnedLog):
         with self._guard.lock:
             self._guard.require_open()
             self._snapshots.make_folder()
-        try:
-            return self._snapshots.write(row, state, machine_version)
-        except SnapshotLost:
-            # The next owner of a closed log has removed the file.
-            self._require_open()
-            raise
+        return self._snapshots.write(row, state, machine_version)
 
     def _switch_to(self, row: SnapshotMeta) -> None:
         """Make a row the log's row; its state is durable."""
         with self._guard.use():
             self._require_open()
-            try:
-                self._record_state(row)
-            except StorageError:
-                if self._guard.is_open:
-                    self._tidy()
-                raise
+            self._record_state(row)
             self._shown(row)
 
     def _shown(self, row: SnapshotMeta) -> None:
@@ -721,11 +723,12 @@ class RaftLog(OwnedLog):
             self._memory.skip_to(row.index)
             self._wal.smallest_live[self._log_id] = row.smallest_live_index
         self._wake_workers()
-        self._tidy()
 
     def _tidy(self) -> None:
         try:
-            self._snapshots.tidy(self._own.row)
+            with self._guard.use():
+                if self._guard.is_open:
+                    self._snapshots.tidy(self._own.row)
         except StorageError as error:
             # The next snapshot, or the next opening, removes them.
             self._observer.event("raftlog_unreclaimed", error=str(error))
@@ -780,15 +783,17 @@ class RaftLog(OwnedLog):
                 # The state that has arrived keeps its name for the next transfer.
                 self._require_open()
                 incoming.seal(after)
-                self._write_row(row)
                 try:
+                    self._write_row(row, shows=False)
                     incoming.close()
                     self._take_received(row)
                     with self._lock:
                         self._own.row = row
                         self._memory.skip_to(row.index)
                 except BaseException as error:
-                    self._guard.fail(error)
+                    # A refused row changed nothing.
+                    if not (isinstance(error, StorageError) and incoming.is_open):
+                        self._guard.fail(error)
                     raise
             self._shown(row)
 

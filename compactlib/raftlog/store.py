@@ -272,7 +272,7 @@ class RaftLogStore(Closing):
             NotFound: there is no such log.
             StorageError, CorruptData: nothing was removed; or the next opening of the store removes the rest.
             Busy: called from within a compaction or a worker of the log, or one has not ended in 30 seconds.
-            Closed: the store was closed.
+            Closed: the store was closed; or the log was closed meanwhile, and is there still: call again.
         """
         self._guard.require_open()
         found = self._logs.get(log_id)
@@ -293,6 +293,8 @@ class RaftLogStore(Closing):
                 # Nothing is appended between the flush and the removal.
                 with log._files_lock, log._lock:
                     self.flush()
+                    # If it was closed, the flush has opened another object, which a thread may have by now.
+                    log._guard.require_open()
                     log._guard.close()
                 log._close_alone()
             if look_at(self._log_folder(_REMOVED_PREFIX + log_id)) is not None:

@@ -221,10 +221,12 @@ class OwnedLog(LogReading):
         with self._guard.lock:
             self._require_no_older(row)
             self._write_row(row)
-            self._own.row = row
 
-    def _write_row(self, row: SnapshotMeta) -> None:
-        """Replace the row's file, durably. If the disk refuses, the row before is in force, or the log is closed."""
+    def _write_row(self, row: SnapshotMeta, *, shows: bool = True) -> None:
+        """Replace the row's file, durably, and the row in memory, unless the caller replaces that later.
+
+        If the disk refuses, the row before is in force, or the log is closed.
+        """
         with self._guard.lock:
             self._guard.begin("a snapshot")
             before = snapshot_version(self._folder)
@@ -234,6 +236,8 @@ class OwnedLog(LogReading):
                 if snapshot_version(self._folder) == before:
                     self._guard.undone()
                 raise
+            if shows:
+                self._own.row = row
             self._guard.done()
 
     def _require_no_older(self, row: SnapshotMeta) -> None:

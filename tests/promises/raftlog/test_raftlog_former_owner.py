@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No call changes a file of a folder after `close`: the next owner, of the store or of one log, has it for itself."""
+"""No call changes a file of a folder after `close` or `remove`: the next owner, of a store or of a log, owns it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,22 @@ from typing import Any
 
 import pytest
 
-from compactlib.errors import BudgetSpent, Busy, Closed, CompactionFailed, CompactlibError
+from compactlib.errors import (
+    BudgetSpent,
+    Busy,
+    Closed,
+    CompactionFailed,
+    CompactlibError,
+    NotFound,
+    StorageError,
+)
 from compactlib.raftlog import Entry, LogOptions, RaftLog, RaftLogStore, SeedPolicy, StoreOptions
 from compactlib.testing import FilesInFront, Request
 from tests.harness.closing import Closing
 from tests.harness.effort import Effort
 from tests.harness.snapshot_line import transfer
 from tests.promises.raftlog.test_raftlog_received_snapshots import leader
+from tests.promises.raftlog.test_raftlog_store_failures import refused
 
 CALLS: dict[str, Callable[[RaftLog, RaftLogStore, Path], object]] = {
     "log": lambda log, store, _: store.log("new"),
@@ -28,6 +37,7 @@ CALLS: dict[str, Callable[[RaftLog, RaftLogStore, Path], object]] = {
     "snapshot": lambda log, store, _: log.snapshot(12, (3,), [b"state"]),
     "checkpoint": lambda log, store, _: log.checkpoint(12, (3,), [b"state"]),
     "promote": lambda log, store, _: log.promote(8),
+    "checkpoints": lambda log, store, _: log.checkpoints,
     "record_hard_state": lambda log, store, _: log.record_hard_state(7, "me"),
     "compact": lambda log, store, _: log.compact(policy=SeedPolicy()),
     "receive": lambda log, store, scratch: received(log, scratch),
@@ -51,8 +61,14 @@ def close_log(store: RaftLogStore) -> int:
     return appended(store.log("log"))
 
 
-CLOSES = {"store": close_store, "log": close_log}
-"""Each closes, opens again, appends an entry durably, and returns its index."""
+def remove_log(store: RaftLogStore) -> int:
+    with contextlib.suppress(NotFound):
+        store.remove("log")
+    return appended(store.log("log"))
+
+
+CLOSES = {"store": close_store, "log": close_log, "remove": remove_log}
+"""Each closes or removes, opens again, appends an entry durably, and returns its index."""
 
 
 def received(log: RaftLog, scratch: Path) -> None:
@@ -92,12 +108,13 @@ def test_no_call_changes_a_log_after_a_close(call: str, closes: str, tmp_path: P
         store = prepared(folder, closing.files)
         log = store.log("log")
         with (closing.before(line, lambda: CLOSES[closes](store)),
-              contextlib.suppress(Closed, BudgetSpent, CompactionFailed)):
+              contextlib.suppress(Closed, BudgetSpent, CompactionFailed,
+                                  *[StorageError] if closes == "remove" else [])):
             CALLS[call](log, store, tmp_path / f"leader-{line}")
         closed = closing.closed
         index = None if closed is None else closed.result(60)
         store.close()
-        assert closes == "log" or not closing.late, f"closed before line {line}"
+        assert closes != "store" or not closing.late, f"closed before line {line}"
         with RaftLogStore(folder, StoreOptions(background=False)) as later:
             later.audit()
             found = list(later.log("log").entries())
@@ -146,3 +163,27 @@ def test_close_from_within_a_flush_is_refused(tmp_path: Path) -> None:
         store.flush()
         assert refusals
         assert store.log("log").last_index == 20
+
+
+def test_observer_of_a_snapshot_closes_the_log(tmp_path: Path) -> None:
+    closed = list[RaftLog]()
+
+    class Closes:
+        def event(self, name: str, /, **_: object) -> None:
+            if name == "raftlog_unreclaimed":
+                log.close()
+                closed.append(log)
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if not closed and request.kind == "unlink" and request.path.endswith(".state"):
+            raise refused(request)
+        return act()
+
+    options = LogOptions(files=FilesInFront(step), observer=Closes())
+    with RaftLogStore(tmp_path, StoreOptions(log=options, background=False)) as store:
+        log = store.log("log")
+        log.append([(1, 1, b"entry"), (2, 1, b"entry")])
+        log.snapshot(1, (), [b"earlier"])
+        log.snapshot(2, (), [b"later"])
+        assert closed
+        assert store.log("log").state.index == 2

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from compactlib.errors import Closed, StorageError, Unsupported
-from compactlib.raftlog import Entry, LogOptions, RaftLogStore, SegmentLog, StoreOptions
+from compactlib.raftlog import Entry, LogOptions, RaftLog, RaftLogStore, SegmentLog, StoreOptions
 from compactlib.raftlog.memtable import Memtable
-from compactlib.testing import FilesInFront, Request
+from compactlib.testing import FilesInFront, Interrupted, Request
 from tests.harness.interruptions import interruptions
 from tests.promises.raftlog.test_raftlog_store_failures import refused
 
@@ -90,6 +90,55 @@ def test_log_is_opened_again_behind_an_append_to_the_closed_one(tmp_path: Path,
         assert Entry(shown[-1].index, 1, b"next") == shown[-1]
     with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
         assert list(store.log("a").entries()) == shown
+
+
+def test_log_that_closes_itself_during_its_removal_is_not_removed(tmp_path: Path) -> None:
+    """The flush of the removal opens it again, and another thread may append to it."""
+    removing, other = list[RaftLog](), ThreadPoolExecutor(1)
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if removing and "/wal/" in request.path:
+            with pytest.raises(StorageError):
+                other.submit(removing[0].end_segment).result(60)
+            removing.clear()
+        if removing and request.kind == "create":
+            raise refused(request)
+        return act()
+
+    options = StoreOptions(log=LogOptions(files=FilesInFront(step)), background=False)
+    with other, RaftLogStore(tmp_path, options) as store:
+        store.log("a").append([(1, 1, b"entry")])
+        store.flush()
+        removing.append(store.log("a"))
+        with pytest.raises(Closed):
+            store.remove("a")
+        assert store.log("a").last_index == 1
+        store.remove("a")
+        assert not store.log_ids
+
+
+def test_checkpoint_behind_an_interrupted_snapshot_keeps_the_state_of_the_snapshot(tmp_path: Path) -> None:
+    begins, interrupted = list[int](), Interrupted()
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if request.target.endswith("/SNAPSHOT"):
+            begins.append(interrupted.places)
+        return act()
+
+    for after in range(40):
+        folder = tmp_path / str(after)
+        files = LogOptions(files=FilesInFront(step)) if not after else LogOptions()
+        with RaftLogStore(folder, StoreOptions(log=files, background=False)) as store:
+            log = store.log("a")
+            log.append([(index, 1, b"entry") for index in range(1, 4)])
+            log.snapshot(1, (), [b"earlier"])
+            with contextlib.suppress(KeyboardInterrupt), interrupted:
+                log.snapshot(2, (), [b"later"])
+            with contextlib.suppress(Closed):
+                log.checkpoint(3, (), [b"checkpoint"])
+        with RaftLogStore(folder, StoreOptions(background=False)) as store:
+            store.log("a").open_state().close()
+        interrupted = Interrupted(begins[-1] + after)
 
 
 # An interrupt between `open` and its `with` closes the file, with this warning.
