@@ -19,6 +19,7 @@ import attrs
 
 from compactlib._closing import Closable
 from compactlib.errors import CompactlibError
+from compactlib.guard import Guard
 from compactlib.kv.errors import OutcomeUnknown, PredicateFailed
 from compactlib.kv.store import Address, Changes, Conditions, KVLimits, KVStore, holds
 
@@ -56,10 +57,13 @@ class SqlStore(KVStore, Generic[C]):
 
     A back-end implements `_get_many`, `_page`, `_connect`, `_commit`, `_versions`, `_write` and `_named`. If the thread
     that commits a batch is interrupted, the other threads of the batch get `OutcomeUnknown`.
+
+    `close` waits up to half a minute for calls of other threads: after it, none changes the database.
     """
 
     def __init__(self, name: str, limits: KVLimits, *, page_size: int) -> None:
         super().__init__(name, limits, page_size=page_size)
+        self._guard = Guard(name)
         self._idle: list[C] = []  # each append and pop is one step for all threads
         self._rng = random.SystemRandom()  # a copied process image draws other versions
         self._batch = _Batch()  # that writes join
@@ -103,32 +107,34 @@ class SqlStore(KVStore, Generic[C]):
         After an exception in the block the connection is closed: a transaction may be open, or the server be
         unreachable. The database's exceptions become errors of the library.
         """
-        self._require_open()
-        connection: C | None = None
-        try:
-            with contextlib.suppress(IndexError):
-                connection = self._idle.pop()
-            if connection is None:
-                connection = self._connect()
-            yield connection
-        except BaseException as error:
+        with self._guard.use():
+            self._require_open()
+            connection: C | None = None
             try:
-                named = self._named(error, "connect" if connection is None else operation, connection)
-            finally:
-                if connection is not None:
-                    connection.close()
-            if named is None:
-                raise
-            raise named from error
-        if len(self._idle) >= _MAX_IDLE:
-            connection.close()
-            return
-        self._idle.append(connection)
-        if self._is_closed:
-            self._drop_idle()
+                with contextlib.suppress(IndexError):
+                    connection = self._idle.pop()
+                if connection is None:
+                    connection = self._connect()
+                yield connection
+            except BaseException as error:
+                try:
+                    named = self._named(error, "connect" if connection is None else operation, connection)
+                finally:
+                    if connection is not None:
+                        connection.close()
+                if named is None:
+                    raise
+                raise named from error
+            if len(self._idle) >= _MAX_IDLE:
+                connection.close()
+                return
+            self._idle.append(connection)
+            if self._is_closed:
+                self._drop_idle()
 
     def _close(self) -> None:
-        # Connections in use are closed after use.
+        # Connections that are in use after the wait are closed after use.
+        self._guard.wait_idle()
         self._drop_idle()
 
     def _drop_idle(self) -> None:

@@ -154,7 +154,8 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
 
     def _close(self) -> None:
         # The last process that closes the file moves the `-wal` into it.
-        _opened.pop(id(self), None)
+        if self._guard.wait_idle():  # else a forked child would take the locks of a connection in use for its own
+            _opened.pop(id(self), None)
         self._drop_idle()
 
     def audit(self) -> None:
