@@ -122,4 +122,4 @@ def test_no_call_changes_a_store_after_a_close(call: str, closes: str, scratch: 
         assert not copy.with_suffix(".copying").exists(), where
         return closing
 
-    close_everywhere(closed_before, effort(20, 1000))
+    close_everywhere(closed_before, effort(20, 200))

@@ -47,4 +47,4 @@ def test_no_call_changes_a_file_after_a_close(call: str, tmp_path: Path, effort:
         assert set(found) == {expected}, f"closed before line {line}"
         return closing
 
-    close_everywhere(closed_before, effort(20, 1000))
+    close_everywhere(closed_before, effort(20, 200))

@@ -139,7 +139,7 @@ def test_no_call_changes_a_log_after_a_close(call: str, closes: str, tmp_path: P
             assert later.log("b").last_index >= 1
         return closing
 
-    close_everywhere(closed_before, effort(20, 1000))
+    close_everywhere(closed_before, effort(20, 200))
 
 
 def test_snapshot_that_fails_after_a_close_removes_no_later_state(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_no_call_changes_a_segment_log_after_a_close(call: str, closes: str, tmp
             assert done is None or any(entry.payload == b"new" for entry in found.values()), where
         return closing
 
-    close_everywhere(closed_before, effort(20, 1000))
+    close_everywhere(closed_before, effort(20, 200))
 
 
 @attrs.define
@@ -183,4 +183,4 @@ def test_no_call_changes_a_local_log_after_a_close(call: str, closes: str, tmp_p
             assert machine.said.count(b"new") >= (2 if done else 0), where
         return closing
 
-    close_everywhere(closed_before, effort(20, 1000))
+    close_everywhere(closed_before, effort(20, 200))

@@ -78,4 +78,4 @@ def test_no_call_takes_a_command_back_after_a_close(call: str, closes: str, kind
             store.audit()
         return closing
 
-    close_everywhere(closed_before, effort(20, 1000))
+    close_everywhere(closed_before, effort(20, 200))
