@@ -897,7 +897,8 @@ MISTAKES: Sequence[Mistake] = (
         "            except (OutcomeUnknown, TakenOver):\n"
         "                raise\n",
         "",
-        ("scheduler_in_store-lost_answers",),
+        ("tests/promises/scheduler/test_scheduler_openings.py::"
+         "test_command_without_an_answer_is_carried_out_before_the_next",),
         "A command that was written without an answer is carried out after a restart, and not before."),
     Mistake(
         "scheduler-deleted-block-added", "compactlib/scheduler/machine.py",

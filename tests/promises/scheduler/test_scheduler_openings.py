@@ -13,7 +13,7 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.commandlog import CommandLog, KVLog, OutOfStep, TakenOver
 from compactlib.errors import CorruptData, Stale, StorageError, Unsupported
-from compactlib.kv import KVStore, MemoryStore, SnapshotStore
+from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, SnapshotStore
 from compactlib.raftlog import LocalLog, LogOptions
 from compactlib.scheduler import BlockMeta, LevelConfig, PollRequest, Scheduler, SchedulerConfig, SchedulerMachine
 from compactlib.testing import Request, StoreInFront
@@ -218,3 +218,24 @@ def test_log_whose_start_was_taken_over_stays_taken_over() -> None:
             former.start(machine)
         with pytest.raises(TakenOver):
             former.decide(lambda _: None)
+
+
+def test_command_without_an_answer_is_carried_out_before_the_next() -> None:
+    store, is_cut = MemoryStore(), False
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if is_cut and request.kind == "transact":
+            act()
+        if is_cut:
+            raise OutcomeUnknown(operation=request.kind, path=request.path, detail="the connection was cut")
+        return act()
+
+    with Scheduler(KVLog(StoreInFront(store, step))) as scheduler:
+        is_cut = True
+        with pytest.raises(OutcomeUnknown):
+            scheduler.add_blocks(blocks("a"))
+        is_cut = False
+        scheduler.add_blocks(blocks("b"))
+        assert scheduler.status()["blocks"] == 2
+    with Scheduler(KVLog(store)) as later:
+        assert later.status()["blocks"] == 2
