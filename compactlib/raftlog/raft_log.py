@@ -670,7 +670,7 @@ class RaftLog(OwnedLog):
                     self._require_truncated()
             try:
                 yield
-            except CorruptData:
+            except (CorruptData, NotFound):
                 # No damage: files of a closed log, which its next owner or a removal has removed.
                 self._require_open()
                 raise
