@@ -60,7 +60,8 @@ class Members:
             InvalidInput: the name is empty.
             Busy, OutcomeUnknown: as `Cell.update`.
         """
-        NodeId(name)  # else no node could read the members
+        # Before the write: no node could read members of which one has an empty name.
+        NodeId(name)
 
         def joined(before: Nodes | None) -> Nodes:
             found = before or Nodes()

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import attrs
 
-from compactlib._arguments import is_whole, require_whole
+from compactlib._arguments import is_whole
 from compactlib.catalog.timestamp import Timestamp, checked_timestamp
 from compactlib.codec import JsonCodec
 from compactlib.errors import InvalidInput
@@ -48,8 +48,12 @@ class NodeId:
         incarnation: rises with each `join`, > 0; only reports of the present incarnation count.
     """
 
-    name: str = attrs.field(validator=lambda _, __, name: require_whole("the length of a node's name", len(name), 1))
+    name: str
     incarnation: int = attrs.field(default=1, validator=is_whole(1))
+
+    def __attrs_post_init__(self) -> None:
+        if len(self.name) < 1:
+            raise InvalidInput("the name of a node is empty; give at least one character")
 
     def __str__(self) -> str:
         return f"{self.name}#{self.incarnation}"

@@ -627,6 +627,7 @@ class RaftLog(OwnedLog):
             try:
                 return self._snapshots.checkpoints(self.state.index)
             except CorruptData:
+                # No damage, if the log was closed: see `_changing_snapshot`.
                 self._require_open()
                 raise
 
@@ -671,7 +672,7 @@ class RaftLog(OwnedLog):
             try:
                 yield
             except (CorruptData, NotFound):
-                # No damage: files of a closed log, which its next owner or a removal has removed.
+                # No damage, if the log was closed: its next owner, or its removal, has removed the files.
                 self._require_open()
                 raise
             except StorageError:

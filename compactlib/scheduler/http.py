@@ -89,11 +89,11 @@ class SchedulerApplication:
                  nodes: Mapping[str, str] | None = None, insecure: bool = False,
                  max_body_bytes: int = 16 << 20) -> None:
         for name, token in (tokens or {}).items():
-            if len(token.strip()) < _MIN_TOKEN_CHARS:
-                raise InvalidInput(f"the token of {name!r} has {len(token.strip())} characters; give at least "
+            if (size := len(token.strip())) < _MIN_TOKEN_CHARS:
+                raise InvalidInput(f"the token of {name!r} has {size} characters; give at least "
                                    f"{_MIN_TOKEN_CHARS}, chosen at random")
         self._scheduler = scheduler
-        self._tokens = [_sent(token) for token in (tokens or {}).values()]
+        self._tokens = [_token_bytes(token) for token in (tokens or {}).values()]
         self._nodes = dict(nodes or {})
         self._insecure = insecure
         self._max_body_bytes = max_body_bytes
@@ -182,11 +182,12 @@ def _decoded(codec: JsonCodec[AnswerT], body: bytes) -> AnswerT:
         raise _Refused(400, f"expected {error.expected}, found {error.found}") from error
 
 
-def _sent(token: str) -> bytes:
-    """Return a token as a request has it; spaces and line ends around it do not count."""
-    if not token.strip().isprintable():
+def _token_bytes(token: str) -> bytes:
+    """Return a token as the header of a request has it, without spaces and line ends around it."""
+    text = token.strip()
+    if not text.isprintable():
         raise InvalidInput("a token has a character that no header can have; give one line of text")
-    return token.strip().encode()
+    return text.encode()
 
 
 def _host_in(url: str) -> str:
@@ -246,7 +247,7 @@ class SchedulerClient(Closing):
         self._preferred = 0
         self._headers = {"content-type": b"application/json"}
         if token is not None:
-            self._headers["authorization"] = b"Bearer " + _sent(token)
+            self._headers["authorization"] = b"Bearer " + _token_bytes(token)
         self._idle: list[tuple[str, float, http.client.HTTPConnection]] = []  # address, and time of the last use
         self._is_closed = False
 
@@ -328,7 +329,7 @@ class SchedulerClient(Closing):
         """Send the request; return status and body, or 503 or 504 without an answer."""
         try:
             connection = self._connected(address, connect_seconds)
-        except (OSError, UnicodeError) as error:  # a name that is no host's
+        except (OSError, UnicodeError) as error:  # UnicodeError: the address has a name that no host can have
             return 503, json.dumps({"changed": "no", "message": repr(error)}).encode()
         is_kept = False
         try:

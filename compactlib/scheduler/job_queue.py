@@ -87,7 +87,8 @@ class JobQueue:
 
     Args:
         max_failures: the number of failures after which a job is excluded; 0: never.
-        max_backoff_seconds: a back-off that ends later than this from now is of a leader with a fast clock, and over.
+        max_backoff_seconds: the longest back-off. A leader with a fast clock has dated one that ends later than this
+            from now; it counts as ended.
 
     Attributes:
         levels: with jobs that did not fail too often.
@@ -185,9 +186,9 @@ class JobQueue:
             without: names to skip.
             entries: a part of `level.ready` to use instead of all, in order.
         """
-        wrong = level.delayed.irange((now + self._max_backoff, inf, ""))  # type: ignore[arg-type]
+        misdated = level.delayed.irange((now + self._max_backoff, inf, ""))  # type: ignore[arg-type]
         due = sorted((self._jobs[name].failures, not_before, sequence, name)
-                     for not_before, sequence, name in chain(_until(level.delayed, now, inclusive=True), wrong))
+                     for not_before, sequence, name in chain(_until(level.delayed, now, inclusive=True), misdated))
         ready: Iterable[tuple[float, float, int, str]] = (
             (failures, 0.0, sequence, name)
             for failures, sequence, name in (level.ready if entries is None else entries))

@@ -54,10 +54,10 @@ class ChangeBatch:
                 add_data(None)
                 size += len(key)
             else:
-                identity, data = (record.identity, record.data) if type(record) is Record else (None, None)
-                if not (type(identity) is type(data) is bytes):
+                if type(record) is not Record or not type(record.identity) is type(record.data) is bytes:
                     raise InvalidInput(f"key {key[:100]!r} comes with {record!r:.100} where a record with an "
                                        f"identity was expected")
+                identity, data = record.identity, record.data
                 add_identity(identity)
                 add_data(data)
                 size += len(key) + len(identity) + len(data)
